@@ -52,6 +52,8 @@ class Role(StrEnum):
     """Sends envelopes to sessions, and receives those for itself."""
     GATEWAY = "gateway"
     """Runs programs and sends envelopes for users of another protocol."""
+    PROMPTER = "prompter"
+    """Prompts published sessions by the Synadia agent protocol."""
 
 
 ROLES_FOR_ONE: Final = frozenset({Role.WORKER, Role.HOOK})
@@ -67,8 +69,11 @@ _AUDIENCES: Final[dict[Role, tuple[Audience, ...]]] = {
     Role.AUDITOR: (Audience.QUERY,),
     Role.PEER: (),
     Role.GATEWAY: (Audience.PUBLIC, Audience.QUERY, Audience.GATEWAY),
+    Role.PROMPTER: (),
 }
-_READERS: Final = frozenset(Role) - {Role.NODE, Role.WORKER, Role.HOOK, Role.PEER}
+_READERS: Final = frozenset(Role) - {
+    *(Role.NODE, Role.WORKER, Role.HOOK, Role.PEER, Role.PROMPTER),
+}
 """Roles that read facts, live and past, output and results."""
 PRIVACY_MAX: Final[dict[Role, PrivacyClass]] = {
     **dict.fromkeys(Role, PrivacyClass.PUBLIC),
@@ -80,11 +85,12 @@ PRIVACY_MAX: Final[dict[Role, PrivacyClass]] = {
 and digests. The values of sensitive facts are sealed for every role."""
 PRIVACY_MAX_UNPROVEN: Final = PrivacyClass.CONTENT_REFS_ONLY
 """Of a request whose sender proves no role: only readers may send one."""
+_MICRO: Final = ("PING", "INFO", "STATS")
 _DISCOVERY: Final = tuple(
-    f"$SRV.{verb}{of}"
-    for verb in ("PING", "INFO", "STATS")
-    for of in ("", ".rookery", ".rookery.*")
+    f"$SRV.{verb}{of}" for verb in _MICRO for of in ("", ".rookery", ".rookery.*")
 )
+_AGENTS_INBOX: Final = "_INBOX.agents.>"
+"""The clients of the Synadia agent protocol choose it, whatever their connection's prefix is."""
 _STREAM_API: Final = ("INFO", "CREATE", "UPDATE", "MSG.GET")
 _UPGRADE_API: Final = ("INFO", "CREATE", "DELETE")
 """A stream without data, by which nodes that upgrade a realm at once agree."""
@@ -136,6 +142,10 @@ def permissions(role: Role, subjects: Subjects, user: str, surface: str = "") ->
         case Role.PEER | Role.GATEWAY:
             publish.append(f"{root}.cmd.envelope.*")
             subscribe.append(f"{root}.peer.{encode_token(user.rpartition('.')[2])}")
+        case Role.PROMPTER:
+            publish += [subjects.agents(verb) for verb in ("prompt", "status", "reply")]
+            publish += [f"$SRV.{verb}.agents{of}" for verb in _MICRO for of in ("", ".*")]
+            subscribe += [_AGENTS_INBOX, "agents.hb.*.*.*"]
         case _:
             """Nothing beside its verbs."""
     return Permissions(tuple(publish), tuple(subscribe))
@@ -149,7 +159,7 @@ def _sends(root: str, verbs: Iterable[str]) -> list[str]:
 def _of_node(subjects: Subjects, inbox: str) -> Permissions:
     """A node answers in every inbox of its realm, and uses the realm's streams; none is deleted."""
     root = subjects.root
-    publish = ["rookery.*.cmd.envelope.*"]
+    publish = ["rookery.*.cmd.envelope.*", subjects.agents("hb"), _AGENTS_INBOX]
     publish += [f"{root}.>", f"_INBOX.{subjects.realm}.>", subjects.services, *_DISCOVERY]
     publish += [f"$JS.API.STREAM.{verb}.{subjects.upgrade_stream}" for verb in _UPGRADE_API]
     publish.append("$JS.API.INFO")
@@ -164,4 +174,5 @@ def _of_node(subjects: Subjects, inbox: str) -> Permissions:
         publish.append(f"$JS.API.CONSUMER.NAMES.{stream}")
         publish += [f"$JS.API.CONSUMER.{verb}.{stream}.>" for verb in _CONSUMER_API]
         publish.append(f"$JS.ACK.{stream}.>")
-    return Permissions(tuple(publish), (f"{root}.>", inbox, "$SRV.>"))
+    agents = [subjects.agents(verb) for verb in ("prompt", "status", "reply")]
+    return Permissions(tuple(publish), (f"{root}.>", inbox, "$SRV.>", *agents))

@@ -13,6 +13,7 @@ read. Most streams store under subjects without it, so messages and their reader
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64encode
 from functools import lru_cache
 
 from rookery.bus.ports import PARTITIONS, Filter
@@ -22,6 +23,7 @@ from rookery.schemas.errors import Refused
 __all__ = [
     "NODE_FAMILY",
     "Subjects",
+    "agents_token",
     "decode_token",
     "encode_token",
     "hide_tokens",
@@ -36,6 +38,7 @@ NODE_FAMILY = "node"
 _RESERVED = re.compile(r"[.*>%\s\x00-\x1f\x7f]")
 _PLAIN = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*\Z")
 _ESCAPE = re.compile(r"%([0-9A-F]{2})")
+_AGENTS_TOKEN = re.compile(r"[a-z0-9_-]+\Z")
 _REALM = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
 _SECRET = re.compile(
     r"(rookery\.[A-Za-z0-9_-]+\.(?:(?:w\.\w+|own|timer|dead|peer|kv)\.|fired-))"
@@ -63,6 +66,13 @@ def decode_token(token: str) -> str:
         at = match.end()
     raw += token[at:].encode()
     return raw.decode(errors="replace")
+
+
+def agents_token(text: str) -> str:
+    """``text`` as a token of the Synadia agent protocol, whose clients expect these characters."""
+    if _AGENTS_TOKEN.match(text):
+        return text
+    return urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
 @lru_cache(maxsize=65_536)
@@ -102,6 +112,9 @@ def is_fired(subject: str) -> bool:
 class Subjects:
     """The subjects and stream names of one realm. A node's have the realm's node token; a client's
     have none and cannot name what only nodes write."""
+
+    AGENT = "rookery"
+    """What sessions are in the Synadia agent protocol."""
 
     def __init__(self, realm: str) -> None:
         if not _REALM.match(realm):
@@ -213,6 +226,12 @@ class Subjects:
     def client_peer(self, client: str) -> str:
         """Where a client that is a peer gets its envelopes."""
         return f"{self.root}.peer.{encode_token(client)}"
+
+    def agents(self, verb: str, session: str = "*") -> str:
+        """Subject of a verb of the Synadia agent protocol, by default for all sessions.
+
+        ``session``: as ``agents_token`` has it."""
+        return f"agents.{verb}.{self.AGENT}.{agents_token(self.realm)}.{session}"
 
     # Commands.
 

@@ -184,11 +184,11 @@ class ResourcesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 class PeersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tools: bool = False
-    """Offer ``peers``, ``send_request``, ``send_message``, ``send_response`` and ``receive`` to
-    programs."""
+    """Offer ``send_request``, ``receive`` and the other tools of peers to programs."""
     networks: tuple[str, ...] = ()
-    """Networks in which agents of A2A may be, also without TLS: ``10.1.0.0/16``. Others are at
-    public addresses."""
+    """Of A2A agents, also without TLS, as ``10.1.0.0/16``. Others are at public addresses."""
+    agents: tuple[Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")], ...] = ()
+    """Sessions that clients of the Synadia agent protocol discover and prompt."""
 
 
 class ApprovalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

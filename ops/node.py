@@ -44,6 +44,7 @@ from rookery.ops.approval_dispatchers import ApprovalDispatchers, open_callback
 from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks, poll_drain
 from rookery.ops.config import Config
 from rookery.ops.doctor import read_durability
+from rookery.ops.gateways import AgentsProtocol
 from rookery.ops.http_server import Page, Probe
 from rookery.ops.keys import ConfiguredKeys, NodeKey, NodeSecrets
 from rookery.ops.leases import LeaseServices
@@ -378,7 +379,16 @@ class Node:
         }
         if self._runs is not None:
             tasks |= self._runs.background_tasks
+            if published := self._config.peers.agents:
+                tasks["agents"] = partial(self._serve_agents, bus, published)
         return tasks
+
+    async def _serve_agents(self, bus: JetStreamBus, sessions: Sequence[str]) -> None:
+        client = self._realm_server.client(self._config.realm)
+        protocol = AgentsProtocol(
+            bus.connection, client, sessions, node=self.name, now_ms=self._clock.now_ms
+        )
+        await protocol.run()
 
     def _on_quarantined(self, message: QuarantinedMessage) -> None:
         """Use the message's entity again, and drop from the lists what was read from it."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from rookery.bus.commands.command_messages import CommandDecoder, command_headers
+from rookery.bus.commands.command_messages import (
+    CommandDecoder,
+    command_headers,
+    is_reply_subject,
+)
 from rookery.bus.commands.inbox import JetStreamInbox
 
-__all__ = ["CommandDecoder", "JetStreamInbox", "command_headers"]
+__all__ = ["CommandDecoder", "JetStreamInbox", "command_headers", "is_reply_subject"]

@@ -71,6 +71,7 @@ VERBS: Final[dict[Role, list[str]]] = {
     Role.AUDITOR: QUERIES,
     Role.PEER: [],
     Role.GATEWAY: [*PUBLIC, *QUERIES, *GATEWAYS],
+    Role.PROMPTER: [],
 }
 """The verbs of each role, in words of this test."""
 READS = ["read.journal", "read.blobs.*.*"]
@@ -84,6 +85,7 @@ MORE: Final[dict[Role, list[str]]] = {
     Role.AUDITOR: READS,
     Role.PEER: ["cmd.envelope.*"],
     Role.GATEWAY: [*READS, "upload.>", "cmd.envelope.*"],
+    Role.PROMPTER: [],
 }
 """What else it may publish."""
 HEARS: Final[dict[Role, list[str]]] = {
@@ -96,9 +98,13 @@ HEARS: Final[dict[Role, list[str]]] = {
     Role.AUDITOR: ["ev.>", "output.*"],
     Role.PEER: ["peer.peer"],
     Role.GATEWAY: ["ev.>", "output.*", "peer.gateway"],
+    Role.PROMPTER: [],
 }
 """What it may subscribe to, beside its inbox."""
-ALSO = {Role.APPROVER: {"service.default.desk"}}
+AGENTS = [f"agents.{verb}.rookery.default.s" for verb in ("prompt", "status", "reply")]
+"""Of the Synadia agent protocol, what its clients publish."""
+AGENTS_HEARD = ["_INBOX.agents.>", "agents.hb.*.*.*"]
+ALSO = {Role.APPROVER: {"service.default.desk"}, Role.PROMPTER: {*AGENTS_HEARD}}
 ROOT = "rookery.default"
 OF_NODES = [
     "w.3.1-0.turn.k",
@@ -136,7 +142,8 @@ def published_subjects() -> list[str]:
     listed = {one.replace("*", "k").replace(">", "x.1") for more in MORE.values() for one in more}
     ours = [f"{ROOT}.{one}" for one in listed]
     nodes = [f"{ROOT}.{each}" for each in OF_NODES]
-    others = ["rookery.other.api.run.k", "_INBOX.default.client.x.1", "_INBOX.other.x"]
+    others = ["rookery.other.api.run.k", "_INBOX.default.client.x.1", "_INBOX.other.x", *AGENTS]
+    others += ["agents.prompt.rookery.other.s", "agents.hb.rookery.default.s", "_INBOX.agents.x"]
     return [*known, *ours, *nodes, *jetstream_subjects(), *others, "$SYS.REQ.x"]
 
 
@@ -160,6 +167,7 @@ def heard_subjects() -> list[str]:
         *heard,
         "service.default.desk",
         "service.other.desk",
+        *(AGENTS_HEARD + AGENTS),
         *ours,
         *inboxes,
         "$JS.>",
@@ -275,6 +283,7 @@ def test_a_role_may_do_what_the_table_says_and_nothing_else(known: KnownServer, 
     sends = [f"{ROOT}.{way}.{verb}.*" for verb in VERBS[role] for way in ("api", "cmd")]
     sends += [f"{ROOT}.{each}" for each in MORE[role]]
     expected = {s for s in published_subjects() if any(selects(one, s) for one in sends)}
+    expected |= {*AGENTS} if role is Role.PROMPTER else set()
     assert set(published_subjects()) - publish == expected
     hears = {f"{ROOT}.{each}" for each in HEARS[role]} | ALSO.get(role, set())
     if f"{ROOT}.ev.>" in hears:
@@ -295,7 +304,7 @@ def test_a_role_has_a_highest_privacy_class() -> None:
     refs_only = ("client", "driver", "approver", "auditor", "gateway")
     assert {
         **dict.fromkeys(refs_only, PrivacyClass.CONTENT_REFS_ONLY),
-        **dict.fromkeys(("worker", "hook", "peer"), PrivacyClass.PUBLIC),
+        **dict.fromkeys(("worker", "hook", "peer", "prompter"), PrivacyClass.PUBLIC),
         "operator": PrivacyClass.SENSITIVE,
         "node": PrivacyClass.SECRET,
     } == PRIVACY_MAX

@@ -191,6 +191,7 @@ LARGER_FACES: Final[dict[str, tuple[int, str]]] = {
     "actors/sandbox": (18, "the words of the contract between a program and what executes it"),
     "bus": (6, "both clients, sync and async: what each opens, and what it returns"),
     "bus/client/machines": (16, "one class for each trait of the seed, and what they return"),
+    "ops/gateways": (6, "what two gateways share, and one that a node itself is"),
     "bus/ports": (41, "a list by nature: every port of the bus, and the structs they exchange"),
 }
 """Vocabularies: their names are what they are for. How many each has at most, and the reason."""

@@ -52,6 +52,12 @@ def up(
     mesh_link: Annotated[
         str | None, Parameter(help="File of `peers link`: joins the server to other realms'.")
     ] = None,
+    agents: Annotated[
+        list[str] | None,
+        Parameter(
+            help="Session to publish by the Synadia agent protocol; may be repeated.", negative=""
+        ),
+    ] = None,
     log_level: Annotated[Level | None, Parameter(help="Lowest level of log lines.")] = None,
     log_format: Annotated[
         Format | None, Parameter(help="auto: text on a terminal, JSON lines elsewhere.")
@@ -66,6 +72,7 @@ def up(
         "node.processes": processes,
         "node.driver": driver,
         "mesh.link_file": mesh_link,
+        "peers.agents": agents,
         "log.level": log_level,
         "log.format": log_format,
     }
