@@ -81,8 +81,15 @@ class PublicKey:
     def __init__(self, digits: str) -> None:
         """``digits``: in hex; without a point on the curve it verifies nothing."""
         self._verifier: eddsa.EdDSASigScheme | None = None
+        self._key: ECC.EccKey | None = None
         with suppress(ValueError):
-            self._verifier = eddsa.new(eddsa.import_public_key(bytes.fromhex(digits)), _MODE)
+            self._key = eddsa.import_public_key(bytes.fromhex(digits))
+            self._verifier = eddsa.new(self._key, _MODE)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is a point, and not one of small order."""
+        return self._key is not None and not _has_small_order(self._key)
 
     def has_signed(self, signed: bytes, signature: str) -> bool:
         """Whether the key has signed exactly these bytes; ``signature`` in hex."""
@@ -152,14 +159,18 @@ def _import_raw_key(digits: str) -> ECC.EccKey:
 
 
 def _require_sound(key: ECC.EccKey) -> ECC.EccKey:
-    """Refuse a point of small order: eight times it is the neutral one. Three doublings are twenty
-    times as fast as a multiplication."""
+    if _has_small_order(key):
+        raise _invalid_key()
+    return key
+
+
+def _has_small_order(key: ECC.EccKey) -> bool:
+    """Whether eight times the point is the neutral one. Three doublings are twenty times as fast as
+    a multiplication."""
     point = key.pointQ.copy()
     for _ in range(3):
         point.double()
-    if point.is_point_at_infinity():
-        raise _invalid_key()
-    return key
+    return bool(point.is_point_at_infinity())
 
 
 def _invalid_key() -> Refused:

@@ -375,13 +375,37 @@ def cpu_us(work: Callable[[], object], times: int = 200) -> float:
     return (process_time() - began_s) / times * 1e6
 
 
-def test_a_forged_envelope_costs_little_more_than_the_library():
-    """A ratio within one process, of interleaved rounds; the limit is of another order."""
+def signed_by_another(west: Site, east: Site) -> Sent:
+    return west.send(west.message(east, body="x" * 600), key=EVE)
+
+
+def vouched_for_by_another(west: Site, east: Site) -> Sent:
+    """Her own key has signed it, and the vouch for it."""
+    members = west.message(east, body="x" * 600, from_key=EVE.public_key)
+    ends_ms = NOW_MS + HOUR_MS
+    vouch = Vouch(
+        realm_key=west.realm_key, name="planner", key=EVE.public_key, expires_at_ms=ends_ms
+    )
+    return west.send(members, key=EVE, vouch=sign_vouch(vouch, EVE))
+
+
+@pytest.mark.parametrize(
+    ("forge", "code"),
+    [
+        (signed_by_another, "ENVELOPE_FORGED"),
+        (vouched_for_by_another, "ENVELOPE_VOUCH_INVALID"),
+    ],
+)
+def test_a_forged_envelope_costs_little_more_than_the_library(
+    forge: Callable[[Site, Site], Sent], code: str
+):
+    """One signature is verified. A ratio within one process, of interleaved rounds; the limit is of
+    another order."""
     west, east = pair()
     inbox = Inbox(east)
-    sent = west.send(west.message(east, body="x" * 600))
-    inbox.put(sent)
-    wrong = west.send(west.message(east, body="x" * 600), key=EVE)
+    inbox.put(west.send(west.message(east, body="x" * 600)))
+    wrong = forge(west, east)
+    assert inbox.code(wrong) == code
     signed, public = ENVELOPE_DOMAIN + wrong.body, bytes.fromhex(EVE.public_key)
 
     def library() -> None:

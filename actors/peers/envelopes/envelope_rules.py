@@ -11,11 +11,12 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.keys.ed25519 import PublicKey, SigningKey, is_sound_key, key_id_of, verify_once
+from rookery.actors.keys.ed25519 import PublicKey, SigningKey, key_id_of
 from rookery.actors.peers.roster.roster_rules import Roster, RosterPeer, RosterSigners
 from rookery.actors.peers.trust.peer_keys import SignedVouch, peer_id_of, read_vouch
 from rookery.bus.ports import Delivery, EnvelopeProof
@@ -46,6 +47,7 @@ __all__ = [
 _REPLIES: Final = (EnvelopeKind.RESPONSE, EnvelopeKind.ACK)
 _SIGNATURE: Final = re.compile("[0-9a-f]{128}")
 WINDOW_BITS: Final = 1_024
+_REALM_KEYS_MAX: Final = 256
 _VOUCHES_MAX: Final = 4_096
 """Verified vouches that are remembered. One that was not verified is not, so no stranger can
 displace another's."""
@@ -161,6 +163,8 @@ class EnvelopeChecks:
         self._realm, self._roster = realm, roster
         self._session_keys = session_keys
         self._vouches: OrderedDict[str, _KnownVouch] = OrderedDict()
+        self._realm_key = lru_cache(maxsize=_REALM_KEYS_MAX)(PublicKey)
+        """Of realms that the roster has, or this one."""
 
     def verify(
         self, window: ReplayWindow, session: str, signed: SignedEnvelope, *, arrived_ms: int
@@ -239,11 +243,12 @@ class EnvelopeChecks:
         if (known := self._vouches.get(text)) is not None:
             self._vouches.move_to_end(text)
             return known.key
-        if not verify_once(body, signature, vouch.realm_key):
+        if not self._realm_key(vouch.realm_key).has_signed(body, signature):
             raise Refused("ENVELOPE_VOUCH_INVALID", "the realm has not signed the vouch")
-        if not is_sound_key(vouch.key):
+        known = _KnownVouch(signed_vouch, PublicKey(vouch.key))
+        if not known.key.is_sound:
             raise Refused("ENVELOPE_VOUCH_INVALID", "the vouch is for a key of small order")
-        known = self._vouches[text] = _KnownVouch(signed_vouch, PublicKey(vouch.key))
+        self._vouches[text] = known
         if len(self._vouches) > _VOUCHES_MAX:
             self._vouches.popitem(last=False)
         return known.key

@@ -29,6 +29,7 @@ _OVER_LINK = "the same over a link between two servers, p50"
 _APPENDS = "appends in sequence of it"
 _LIBRARY = "CPU of the library's import and verify"
 _CHECK = "CPU of the check of an envelope"
+_NEW = "the same for the first envelope of a sender"
 _MEMORY = "1,000 peers with one open request each, in their node"
 _DISK = "the same on disk, each"
 _SUBSCRIPTIONS = "subscriptions of the node"
@@ -46,6 +47,7 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
         Figure(_APPENDS, "", at_most=9),
         Figure(_LIBRARY, "us"),
         Figure(_CHECK, "us", _LIBRARY, at_most=1.3),
+        Figure(_NEW, "us", _LIBRARY),
         Figure(_MEMORY, "MB", at_most=25),
         Figure(_DISK, "kB", at_most=5),
         Figure(_SUBSCRIPTIONS, ""),
@@ -72,6 +74,7 @@ def measure(harness: Harness) -> Round:
         _APPENDS: asked["appends"],
         _LIBRARY: checks["library"],
         _CHECK: checks["check"],
+        _NEW: checks["new"],
         **waiting,
         _RUN: runs["without"],
         _RUN_BESIDE: runs["with"],
