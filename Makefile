@@ -94,6 +94,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.chaos.hook_kills
 	@echo "== two peers, their node killed at every failpoint"
 	@$(BIN)/python -m tests.chaos.peer_kills
+	@echo "== a program asks an agent elsewhere, its node killed at every failpoint"
+	@$(BIN)/python -m tests.chaos.agent_kills
 	@echo "== a thousand runs, a till, and three kills"
 	@$(BIN)/python -m tests.chaos.effect_audit
 	@echo "== the same, and nodes that leave, are paused and die"

@@ -78,10 +78,13 @@ class PeersMixin(ABC):
         body: object,
         *,
         thread: str | None = None,
+        in_reply_to: str | None = None,
         message_id: str | None = None,
     ) -> EnvelopeReceipt:
-        """Send a message in the name of a session; it is on record when this returns."""
-        sending = SendEnvelope(to=to, body=body, thread=thread or UNSET)
+        """Send a message in the name of a session; it is on record when this returns.
+        ``in_reply_to``: the request that asks for more, of either side."""
+        replied = in_reply_to or UNSET
+        sending = SendEnvelope(to=to, body=body, thread=thread or UNSET, in_reply_to=replied)
         return await self._send(session, sending, message_id)
 
     async def send_response(

@@ -336,10 +336,11 @@ class SyncClient:
         body: object,
         *,
         thread: str | None = None,
+        in_reply_to: str | None = None,
         message_id: str | None = None,
     ) -> EnvelopeReceipt:
-        work = self._client.send_message(session, to, body, thread=thread, message_id=message_id)
-        return self._thread.run(work)
+        options = {"thread": thread, "in_reply_to": in_reply_to, "message_id": message_id}
+        return self._thread.run(self._client.send_message(session, to, body, **options))
 
     def send_request(
         self,

@@ -4,8 +4,10 @@ of ours in another realm."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from rookery.bus.client import Client
 from rookery.bus.server.server import EmbeddedServer
 from tests.a2a.stock_agents import StockAgent
 from tests.peers.peer_realms import PeerRealm
+from tests.stock_client import until
 
+PATIENCE_S = 90.0
 Story = Callable[[Client], Awaitable[None]]
 
 
@@ -52,33 +56,139 @@ def play(realm: PeerRealm, story: Story) -> None:
     asyncio.run(scenario())
 
 
-async def ended(client: Client, session: str, request_id: str) -> list[dict[str, Any]]:
-    """The facts of a request up to its end."""
-    found: list[dict[str, Any]] = []
+async def asked(client: Client, session: str, code: str) -> Any:
+    """What a program gets that asks, or the code and the text of what it raises."""
+    caught = f"""
+try:
+    found = {code}
+except Exception as error:
+    found = str(error)
+found
+"""
+    ran = await client.run(session, caught, timeout_s=PATIENCE_S)
+    return ran.result
+
+
+ASK = 'await send_request("weather-agent", "ask", {!r})'
+
+
+@pytest.mark.parametrize(
+    ("params", "found"),
+    [
+        ("Oslo", "sunny: Oslo"),
+        ("message", "at once"),
+        ("fail now", "PEER_FAILED: FAILED: about fail now"),
+        ("reject this", "PEER_DECLINED: PEER_REJECTED: about reject this"),
+    ],
+)
+def test_a_program_gets_what_the_agent_of_the_python_sdk_answers(
+    realm: PeerRealm, agent: StockAgent, params: str, found: str
+):
+    async def story(client: Client) -> None:
+        before = len(agent.executed)
+        assert found in await asked(client, "planner", ASK.format(params))
+        assert len(agent.executed) == before + 1
+
+    play(realm, story)
+
+
+def test_an_answer_that_is_lost_leaves_one_task(realm: PeerRealm, agent: StockAgent):
+    async def story(client: Client) -> None:
+        before, agent.lost = len(agent.executed), 1
+        assert await asked(client, "planner", ASK.format("Lima")) == "sunny: Lima"
+        assert len(agent.executed) == before + 1
+        assert agent.called["ListTasks"] >= 1
+
+    play(realm, story)
+
+
+def test_a_question_of_the_agent_is_answered_by_a_message_to_its_task(
+    realm: PeerRealm, agent: StockAgent
+):
+    async def story(client: Client) -> None:
+        sent = await client.send_request("planner", "weather-agent", "ask", "question colour")
+        asked = await fact(client, "planner", sent.id, "peer.response_progressed.v1", "in_progress")
+        assert asked["response"]["result"] == {"input_required": "about question colour"}
+        await client.send_message("planner", "weather-agent", "blue", in_reply_to=sent.id)
+        end = await fact(client, "planner", sent.id, "peer.response_ended.v1")
+        assert end["response"]["result"] == "sunny: blue"
+
+    play(realm, story)
+
+
+def test_a_program_that_drops_its_request_cancels_the_task(realm: PeerRealm, agent: StockAgent):
+    async def story(client: Client) -> None:
+        code = """
+import asyncio
+task = asyncio.ensure_future(send_request("weather-agent", "ask", "hold"))
+await sleep(0.5)
+task.cancel()
+"""
+        before = len(agent.cancelled)
+        await client.run("dropper", code, timeout_s=PATIENCE_S)
+        await until(lambda: len(agent.cancelled) > before, "the task is cancelled")
+
+    play(realm, story)
+
+
+async def fact(client: Client, session: str, request_id: str, kind: str, phase: str = "") -> Any:
+    """The first such fact about a request."""
     async with aclosing(client.events("peer", session)) as feed:
-        async for fact in feed:
-            if request_id in (fact.get("corr_id"), fact.get("in_reply_to"), fact.get("item_id")):
-                found.append(fact)
-            if fact.get("corr_id") == request_id and fact["type"] in (
-                "peer.response_ended.v1",
-                "peer.request_timed_out.v1",
-                "peer.request_send_failed.v1",
-            ):
+        async for found in feed:
+            is_of_it = found["type"] == kind and found.get("corr_id") == request_id
+            if is_of_it and (not phase or found["response"].get("phase") == phase):
                 return found
     raise AssertionError("the facts ended")
 
 
-def test_a_program_asks_an_agent_by_its_alias_and_gets_its_answer(
-    realm: PeerRealm, agent: StockAgent
-):
-    async def story(client: Client) -> None:
-        ran = await client.run(
-            "planner", 'await send_request("weather-agent", "ask", "Oslo")', timeout_s=60
-        )
-        assert ran.result == "sunny: Oslo"
-        facts = await client.ask("exchanges", "planner", {})
-        assert facts["requests"] == []
+# --- cards and credentials ------------------------------------------------------------------------
 
-    before = len(agent.executed)
-    play(realm, story)
-    assert len(agent.executed) == before + 1
+
+def test_an_agent_whose_card_changed_is_named_and_gets_nothing_until_it_is_accepted_again(
+    realm: PeerRealm,
+):
+    """The unsigned card is pinned by its digest; the signed one may change."""
+    with StockAgent() as plain:
+        ended = accept(realm, plain.url, "plain")
+        assert ended.code == 0
+        assert "pinned by its digest" in ended.err
+        plain.description = "Says something else."
+        checks = {one["check"]: one for one in realm.rookery("doctor", "--json").json["findings"]}
+        assert checks["peer plain"]["code"] == "PEER_CARD_CHANGED"
+        assert checks["peer weather-agent"]["verdict"] == "ok"
+
+        async def refused(client: Client) -> None:
+            assert "PEER_CARD_CHANGED" in await asked(client, "planner", code.format("Bern"))
+
+        async def answered(client: Client) -> None:
+            assert await asked(client, "planner", code.format("Rome")) == "sunny: Rome"
+
+        code = ASK.replace("weather-agent", "plain")
+        play(realm, refused)
+        assert accept(realm, plain.url, "plain").code == 0
+        play(realm, answered)
+        assert len(plain.executed) == 1
+        listed = {one["alias"]: one for one in realm.rookery("peers", "list", "--json").json}
+        assert (listed["plain"]["kind"], listed["plain"]["pinned_by"]) == ("a2a", "digest")
+        assert listed["weather-agent"]["pinned_by"] == "key"
+
+
+def test_agents_are_at_public_addresses_and_in_named_networks_only(
+    realm: PeerRealm, agent: StockAgent, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delitem(realm.environment, "ROOKERY_PEERS_NETWORKS")
+    ended = accept(realm, agent.url, "other")
+    assert ended.code != 0
+    assert "PERMISSION_DENIED" in ended.err
+
+
+def test_a_card_signed_by_another_key_than_the_given_one_is_refused(
+    realm: PeerRealm, agent: StockAgent, tmp_path: Path
+):
+    key = tmp_path / "key.jwk"
+    with StockAgent(signs="ES256") as other:
+        key.write_text(json.dumps(dict(other.public)))
+        assert accept(realm, other.url, "curve").code == 0
+        ended = accept(realm, agent.url, "stolen", "--card-key", str(key))
+        assert ended.code != 0
+        assert "SIGNATURE_INVALID" in ended.err

@@ -241,12 +241,12 @@ def test_notifications_go_to_public_addresses_and_named_networks_only():
     networks = PushNetworks(["10.1.0.0/16"])
     inside, public = ipaddress.ip_address("10.1.2.3"), ipaddress.ip_address("8.8.8.8")
     private, own = ipaddress.ip_address("10.2.0.1"), ipaddress.ip_address("127.0.0.1")
-    assert networks.permits("https")(public)
-    assert not networks.permits("http")(public), "not without TLS"
+    assert networks.transport.permits("https")(public)
+    assert not networks.transport.permits("http")(public), "not without TLS"
     for scheme in ("http", "https"):
-        assert networks.permits(scheme)(inside)
-        assert not networks.permits(scheme)(private)
-        assert not networks.permits(scheme)(own)
+        assert networks.transport.permits(scheme)(inside)
+        assert not networks.transport.permits(scheme)(private)
+        assert not networks.transport.permits(scheme)(own)
     with pytest.raises(InvalidParamsError, match="is not https"):
         PushNetworks([]).check("http://a.example/hook")
     with pytest.raises(ValueError, match="nowhere"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rookery.actors.kernel.executors.failpoints import (
+    AGENT_FAILPOINTS,
     FAILPOINTS,
     HANDLER_FAILPOINTS,
     HOOK_FAILPOINTS,
@@ -18,7 +19,7 @@ from rookery.actors.kernel.executors.failpoints import (
     SURFACE_FAILPOINTS,
 )
 from tests.agents import code_kills, model_kills
-from tests.chaos import hook_kills, node_kills, peer_kills, run_kills, surface_kills
+from tests.chaos import agent_kills, hook_kills, node_kills, peer_kills, run_kills, surface_kills
 from tests.chaos.cells import CELL_S, Campaign, Verdict, places, spread
 
 
@@ -77,3 +78,4 @@ def test_every_failpoint_of_what_a_campaign_kills_has_its_passes():
     assert {*peer_kills.PASSES} == steps | {*PEER_FAILPOINTS}
     assert {*peer_kills.PASSES_OF_PROGRAMS} >= steps | {*PEER_FAILPOINTS, *HANDLER_FAILPOINTS}
     assert {*hook_kills.PASSES} >= {*HOOK_FAILPOINTS}
+    assert {*agent_kills.PASSES} >= {*AGENT_FAILPOINTS}

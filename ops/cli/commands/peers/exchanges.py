@@ -110,11 +110,17 @@ def send(
     to: Address,
     text: Annotated[str, Parameter(help="The message: JSON, or any text.")],
     *,
+    in_reply_to: Annotated[
+        str | None, Parameter(help="Id of the request that asks for more.")
+    ] = None,
     session: Session = _SESSION,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Send a message to a peer. It is delivered as soon as the peer's realm can be reached."""
-    receipt = _with_client(options, lambda client: client.send_message(session, to, _json(text)))
+    receipt = _with_client(
+        options,
+        lambda client: client.send_message(session, to, _json(text), in_reply_to=in_reply_to),
+    )
     if options.json:
         print_json(receipt)
     else:
