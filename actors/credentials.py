@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from rookery.actors.tools import ToolCredential
+from rookery.bus.ports import Timer
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import LeaseWait
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = [
@@ -18,6 +21,8 @@ __all__ = [
     "CredentialWait",
     "LeaseGate",
     "every_lease_fresh",
+    "lease_timer_id",
+    "lease_wait_timer",
     "read_credential",
     "read_past",
     "report_rejected",
@@ -121,3 +126,22 @@ LeaseGate: TypeAlias = Callable[[str], CredentialWait | None]
 
 def every_lease_fresh(_: str) -> None:
     """Of a node without leases."""
+
+
+def lease_wait_timer(
+    lease: str, session: str, operation_id: str, due_ms: int, *, withdrawn: bool = False
+) -> Timer:
+    """A durable command to the owner of a lease: an operation waits for its credential, or does not
+    any more. A timer reaches the owner of any key, and no client can send what it brings."""
+    wait = LeaseWait(session=session, operation_id=operation_id, withdrawn=withdrawn)
+    return Timer(
+        id=lease_timer_id(operation_id),
+        due_ms=due_ms,
+        verb="lease_wait",
+        key=lease,
+        body=encode_json(wait),
+    )
+
+
+def lease_timer_id(operation_id: str) -> str:
+    return f"lease.{operation_id}"

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from rookery.actors.credentials import CredentialSource
 from rookery.actors.kernel import Effect
 from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints, QueryHandler
+from rookery.actors.leases import NodeLeases
 from rookery.actors.metrics import KernelMetrics
 from rookery.actors.peers import NotAttended, PeerExecutor, PeersDecider, PeerSettings, SendContext
 from rookery.actors.peers.agents import (
@@ -182,16 +182,18 @@ class PeerServices:
         return [keys.key_of(name, g, n).public_key for g in keys.generations for n in numbers]
 
     def handlers(
-        self, ask: AskActor, failpoints: Failpoints, credentials: CredentialSource
+        self, ask: AskActor, failpoints: Failpoints, leases: NodeLeases
     ) -> Mapping[type[Effect], EffectHandler]:
-        """The handler of each effect of the sessions that this node owns. ``credentials``: those
-        that agents elsewhere get."""
+        """The handler of each effect of the sessions that this node owns. ``leases``: for the
+        credentials that agents elsewhere get."""
         agents = AgentExecutor(
             ask=ask,
             client=self._agents,
             cards=AgentCards(self._agents, SystemClock().uptime_s),
             pairing=self._agent_of,
-            credentials=credentials,
+            credentials=leases.credentials,
+            lease_gate=leases.states.gate,
+            timers=self._bus.timers,
             now_ms=self._now_ms,
             failpoints=failpoints,
         )

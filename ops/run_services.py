@@ -291,7 +291,7 @@ class RunServices:
         )
         found = [one.handlers for one in (calls, waits, approvals, execution)]
         found.append(self.leases.node.handlers(ask, failpoints))
-        found.append(self.peers.handlers(ask, failpoints, self.leases.node.credentials))
+        found.append(self.peers.handlers(ask, failpoints, self.leases.node))
         found.append(
             surfaces.connect(ask, acts_for, lambda: execution.running_sessions, failpoints)
         )

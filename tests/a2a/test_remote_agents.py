@@ -14,11 +14,25 @@ import pytest
 
 from rookery.bus.client import Client
 from rookery.bus.server.server import EmbeddedServer
-from tests.a2a.stock_agents import StockAgent
+from tests.a2a.a2a_realms import TOKENS, A2aRealm
+from tests.a2a.stock_agents import API_KEY, StockAgent
 from tests.peers.peer_realms import PeerRealm
 from tests.stock_client import until
 
 PATIENCE_S = 90.0
+CONFIG = """
+[peers]
+networks = ["127.0.0.0/8"]
+
+[bindings.weather]
+provider = "static"
+value = "env:WEATHER_KEY"
+
+[bindings.east]
+provider = "static"
+value = "env:EAST_TOKEN"
+"""
+SECRETS = {"WEATHER_KEY": API_KEY, "EAST_TOKEN": TOKENS["bob"]}
 Story = Callable[[Client], Awaitable[None]]
 
 
@@ -34,8 +48,8 @@ def realm(agent: StockAgent, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("agents")
     with EmbeddedServer(folder / "store", admin=True) as server:
         realm = PeerRealm(server, "west", folder / "west")
-        realm.environment["ROOKERY_PEERS_NETWORKS"] = "127.0.0.0/8"
-        with realm.node("--peers", ROOKERY_PEERS_NETWORKS="127.0.0.0/8"):
+        (realm.home / "rookery.toml").write_text(CONFIG)
+        with realm.node("--peers", **SECRETS):
             realm.open_session("planner")
             ended = accept(realm, agent.url, "weather-agent")
             assert ended.code == 0, ended
@@ -176,7 +190,7 @@ def test_an_agent_whose_card_changed_is_named_and_gets_nothing_until_it_is_accep
 def test_agents_are_at_public_addresses_and_in_named_networks_only(
     realm: PeerRealm, agent: StockAgent, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delitem(realm.environment, "ROOKERY_PEERS_NETWORKS")
+    monkeypatch.setitem(realm.environment, "ROOKERY_PEERS_NETWORKS", "10.1.0.0/16")
     ended = accept(realm, agent.url, "other")
     assert ended.code != 0
     assert "PERMISSION_DENIED" in ended.err
@@ -192,3 +206,45 @@ def test_a_card_signed_by_another_key_than_the_given_one_is_refused(
         ended = accept(realm, agent.url, "stolen", "--card-key", str(key))
         assert ended.code != 0
         assert "SIGNATURE_INVALID" in ended.err
+
+
+def test_an_agent_gets_its_credential_where_its_card_wants_it(realm: PeerRealm):
+    with StockAgent(key=API_KEY) as closed:
+
+        async def story(client: Client) -> None:
+            code = ASK.format("Bonn").replace("weather-agent", "closed")
+            assert await asked(client, "planner", code) == "sunny: Bonn"
+
+        assert accept(realm, closed.url, "closed", "--lease", "weather").code == 0
+        play(realm, story)
+        assert realm.rookery("peers", "show", "closed", "--json").json["lease"] == "weather"
+
+
+# --- two realms -----------------------------------------------------------------------------------
+
+
+EAST = """
+if item["params"]["message"]["parts"][0]["text"] == "fail":
+    raise ValueError("no")
+{"lines": 3}
+"""
+
+
+def test_two_realms_talk_by_a2a(realm: PeerRealm, tmp_path: Path):
+    """A program here asks a session there, through its gateway; both have it on record."""
+    east = A2aRealm(tmp_path)
+
+    async def story(client: Client) -> None:
+        code = 'await send_request("east", "a2a.message", "hello")'
+        assert await asked(client, "planner", code) == {"lines": 3}
+        failed = await asked(client, "planner", code.replace("hello", "fail"))
+        assert "PEER_FAILED" in failed
+
+    with east.agent(EAST), east.gateway() as gateway:
+        url = f"{gateway.url}/coder"
+        ended = accept(realm, url, "east", "--lease", "east")
+        assert ended.code == 0, ended
+        assert "trusted by the key of its card: coder" in ended.out
+        play(realm, story)
+        listed = east.rookery("peers", "exchanges", "a2a-bob")
+        assert listed.code == 0

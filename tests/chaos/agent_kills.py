@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import aclosing, closing, contextmanager, suppress
+from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -101,7 +101,7 @@ def _faults(result: Any, found: list[dict[str, Any]], agent: StockAgent) -> list
     (request_id,) = [fact["corr_id"] for fact in found if "request_sent" in fact["type"]]
     executed = agent.executed.count(request_id)
     ends = sum(kinds[kind] for kind in _ENDS)
-    wrong = [
+    return [
         f"{what}: {there}, not {right}"
         for what, there, right in (
             ("the result", result.get("result"), "sunny: work"),
@@ -112,15 +112,16 @@ def _faults(result: Any, found: list[dict[str, Any]], agent: StockAgent) -> list
         )
         if there != right
     ]
-    return wrong
 
 
 async def campaign(asked: Campaign) -> None:
     with (
         StockAgent() as agent,
         EmbeddedServer(asked.folder / "store", admin=True) as server,
-        agent_realm(server, asked.folder / "realm", agent.url) as realm,
+        ExitStack() as opened,
     ):
+        of_agent = agent_realm(server, asked.folder / "realm", agent.url)
+        realm = await asyncio.to_thread(opened.enter_context, of_agent)
 
         async def verdict(cell: str, folder: Path) -> Verdict:
             del folder

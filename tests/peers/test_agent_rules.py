@@ -34,7 +34,7 @@ from rookery.actors.peers.envelopes import RecordedEnvelopes
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.machines.peer import ResponseStatus
+from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase, ResponseStatus
 from rookery.schemas.peers.envelope import read_envelope
 from rookery.schemas.peers.exchanges import (
     AgentTask,
@@ -51,7 +51,8 @@ CARD_URL = "https://weather.example/.well-known/agent-card.json"
 URL = "https://weather.example/rpc"
 AGENT = RemoteAgent(card_url=CARD_URL, url=URL, name="Weather", digest="0" * 64)
 TASK = AgentTask(alias="weather", task_id="t1", context_id="c1")
-WORKING = PeerResponse(status=ResponseStatus.ACCEPTED, phase="in_progress")  # type: ignore[arg-type]
+IN_PROGRESS = PeerResponseProgressProjectionPhase.IN_PROGRESS
+WORKING = PeerResponse(status=ResponseStatus.ACCEPTED, phase=IN_PROGRESS)
 DONE = PeerResponse(status=ResponseStatus.COMPLETED, result={"sun": 1})
 
 

@@ -15,7 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.credentials import CredentialSource, read_credential, report_rejected
+from rookery.actors.credentials import (
+    CredentialSource,
+    LeaseGate,
+    lease_wait_timer,
+    read_credential,
+    report_rejected,
+)
 from rookery.actors.kernel import Effect
 from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints
 from rookery.actors.peers.agents.agent_cards import AgentCards, RemoteCard
@@ -46,7 +52,7 @@ from rookery.actors.peers.effects import (
     FollowAgentTask,
 )
 from rookery.actors.tools import ToolCredential
-from rookery.bus.ports import Backoff
+from rookery.bus.ports import Backoff, Timers, at_once_ms
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.machines.peer import ResponseStatus
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind, read_envelope
@@ -107,6 +113,8 @@ class AgentExecutor:
     """Of the agent with this alias; ``PEER_REVOKED``, or ``Failed`` while the roster is not
     known."""
     credentials: CredentialSource
+    lease_gate: LeaseGate
+    timers: Timers
     now_ms: Callable[[], int]
     failpoints: Failpoints = field(default_factory=Failpoints)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
@@ -145,7 +153,7 @@ class AgentExecutor:
         self, session: str, alias: str, envelope: Envelope, attempts: _Attempts
     ) -> None:
         async with self._places:
-            agent = await self._find(alias)
+            agent = await self._find(alias, session, envelope.id)
             continues = "" if envelope.in_reply_to is UNSET else envelope.in_reply_to
             call = CallAgent(item_id=envelope.id, continues=continues)
             begun = await self.ask(FAMILY, session, call, AgentCallBegun)
@@ -242,7 +250,7 @@ class AgentExecutor:
         last: PeerResponse | None = None
         try:
             while not ended.is_set():
-                response = await self._read_state(effect.task)
+                response = await self._read_state(effect)
                 if response is not None and response != last:
                     self.failpoints.hit("agent_task_read")
                     if not await self._respond(effect.session, effect.corr_id, response):
@@ -255,11 +263,12 @@ class AgentExecutor:
             if self._followed.get(effect.corr_id) is ended:
                 del self._followed[effect.corr_id]
 
-    async def _read_state(self, task: AgentTask) -> PeerResponse | None:
+    async def _read_state(self, of: FollowAgentTask | CancelAgentTask) -> PeerResponse | None:
         """The response that the task is now; ``None`` if the agent does not say at the moment."""
+        task = of.task
         try:
             async with self._places:
-                agent = await self._find(task.alias)
+                agent = await self._find(task.alias, of.session, of.corr_id)
                 found = await self._get(agent, task)
         except AgentRefusal as refusal:
             code = "TASK_NOT_FOUND" if refusal.number == _NOT_FOUND else refusal.code
@@ -285,12 +294,12 @@ class AgentExecutor:
         pause, task = Backoff(*BACKOFF_S), effect.task
         for _ in range(CANCEL_ATTEMPTS):
             try:
-                agent = await self._find(task.alias)
+                agent = await self._find(task.alias, effect.session, effect.corr_id)
                 await self._call(agent, "CancelTask", {"id": task.task_id})
                 return
             except AgentRefusal as refusal:
                 if refusal.number == _NOT_CANCELABLE:
-                    response = await self._read_state(task)
+                    response = await self._read_state(effect)
                     if response is not None and response.status is not ResponseStatus.ACCEPTED:
                         await self._respond(effect.session, effect.corr_id, response)
                 return
@@ -303,14 +312,19 @@ class AgentExecutor:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    async def _find(self, alias: str) -> _Agent:
-        """The agent if it is trusted, and its card is the one that was accepted."""
+    async def _find(self, alias: str, session: str, item_id: str) -> _Agent:
+        """The agent if it is trusted and its card is the one that was accepted. If the credential
+        that it gets is not fresh, the lease is asked for one, in the name of the envelope."""
         pairing = self.pairing(alias)
         card, agent = await self.cards.read(pairing), pairing.agent
         assert agent is not UNSET
         found = _Agent(alias, agent.url, card, {}, agent.lease)
         if not agent.lease:
             return found
+        if (wait := self.lease_gate(agent.lease)) is not None:
+            due_ms = at_once_ms(self.now_ms())
+            await self.timers.arm(lease_wait_timer(wait.lease, session, item_id, due_ms))
+            raise Failed("LEASE_UNAVAILABLE", f"the credential of {wait.lease} is not fresh")
         credential = await read_credential(self.credentials, agent.lease)
         header = credential.header(card.key_header or "Authorization")
         return found._replace(headers=header, credential=credential)

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import UNSET
 
+from rookery.actors.credentials import lease_timer_id, lease_wait_timer
 from rookery.actors.kernel import Effect
 from rookery.actors.kernel.executors import AskActor, EffectHandler
 from rookery.actors.messages import BeginPeerCall, PeerCallAcknowledged, WithdrawPeerCall
@@ -30,7 +31,7 @@ from rookery.actors.tools.validation.capability_checks import fault_of
 from rookery.bus.ports import Timer, Timers, at_once_ms
 from rookery.schemas.calls import WAITING_FOR_PEER, CallOutcome
 from rookery.schemas.codec import encode_json
-from rookery.schemas.commands import LeaseWait, WaitEnded
+from rookery.schemas.commands import WaitEnded
 from rookery.schemas.errors import Refused
 from rookery.schemas.replies import CallReceipt
 
@@ -84,13 +85,15 @@ class WaitExecutor:
     async def await_credential(self, effect: AwaitCredential) -> None:
         """Tell the lease that the operation waits. Idempotent: the lease knows it once."""
         due_ms = at_once_ms(self.now_ms())
-        await self.timers.arm(self._to_lease(effect, due_ms))
+        operation_id = effect.operation_id
+        await self.timers.arm(lease_wait_timer(effect.lease, effect.session, operation_id, due_ms))
 
     async def cancel_credential_wait(self, effect: CancelCredentialWait) -> None:
         """A later command than that of the beginning, so that the lease gets it afterwards."""
-        await self.timers.cancel(_lease_timer_id(effect.operation_id))
-        due_ms = self.now_ms() + SHORT_WAIT_MS
-        await self.timers.arm(self._to_lease(effect, due_ms, withdrawn=True))
+        operation_id, due_ms = effect.operation_id, self.now_ms() + SHORT_WAIT_MS
+        await self.timers.cancel(lease_timer_id(operation_id))
+        timer = lease_wait_timer(effect.lease, effect.session, operation_id, due_ms, withdrawn=True)
+        await self.timers.arm(timer)
 
     async def await_peer(self, effect: AwaitPeer) -> None:
         """Let the session's peers begin the call. Idempotent: they know a call once."""
@@ -118,21 +121,6 @@ class WaitExecutor:
     async def cancel_peer_wait(self, effect: CancelPeerWait) -> None:
         withdraw = WithdrawPeerCall(operation_id=effect.operation_id)
         await self.ask("peer", effect.session, withdraw, PeerCallAcknowledged)
-
-    def _to_lease(self, effect: AwaitCredential, due_ms: int, *, withdrawn: bool = False) -> Timer:
-        operation_id = effect.operation_id
-        wait = LeaseWait(session=effect.session, operation_id=operation_id, withdrawn=withdrawn)
-        return Timer(
-            id=_lease_timer_id(operation_id),
-            due_ms=due_ms,
-            verb="lease_wait",
-            key=effect.lease,
-            body=encode_json(wait),
-        )
-
-
-def _lease_timer_id(operation_id: str) -> str:
-    return f"lease.{operation_id}"
 
 
 def _timer_id(operation_id: str) -> str:
