@@ -1,5 +1,5 @@
 """The doctor's pings: where an envelope to each paired realm ends, and how far its clock is off;
-and whether the agents of A2A still have the cards that were accepted.
+whether the agents of A2A still have the cards that were accepted, and which peers expire.
 
 A ping is signed by this realm and answered by a node of the other one, whose answer is verified. It
 leaves no fact on either side.
@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
+
+from msgspec import UNSET
 
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.peers.agents import AgentCards, AgentClient
@@ -34,9 +36,10 @@ from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.peers.envelope import CLOCK_ERROR_MS, Envelope, OutboxEnvelope
 from rookery.schemas.peers.roster import REALM_NAME, ROSTER_KEY, PeerKind
 
-__all__ = ["check_peers"]
+__all__ = ["check_peers", "expiry_findings"]
 
 ANSWER_S: Final = 3.0
+EXPIRES_SOON_MS: Final = 7 * 86_400_000
 CLOCK_WARN_MS: Final = CLOCK_ERROR_MS // 5
 
 
@@ -49,7 +52,8 @@ async def check_peers(
         roster = await _read_roster(bus.journal, config)
         paired = list(_trusted(roster, PeerKind.REALM, now_ms()))
         agents = list(_trusted(roster, PeerKind.AGENT, now_ms()))
-        if not (paired or agents):
+        ends = list(expiry_findings(roster, now_ms()))
+        if not (paired or agents or ends):
             return [Finding(check="peers", detail="no realm is paired")]
         cards = AgentCards(AgentClient(config.peers.networks), monotonic_s)
         checks = [_check_agent(cards, agent) for agent in agents]
@@ -58,7 +62,7 @@ async def check_peers(
             pings = _Pings(bus, roster, keys, now_ms)
             await pings.open()
             checks += map(pings.check, paired)
-        return await asyncio.gather(*checks)
+        return [*ends, *await asyncio.gather(*checks)]
     except CodedError as error:
         return [failed("peers", error)]
 
@@ -81,6 +85,25 @@ def _trusted(roster: Roster, kind: PeerKind, now_ms: int) -> Iterable[RosterPeer
         name = REALM_NAME if kind is PeerKind.REALM else pairing.names[0]
         if pairing.kind is kind and not peer.is_revoked(name, pairing.key, now_ms):
             yield peer
+
+
+def expiry_findings(roster: Roster, now_ms: int) -> Iterable[Finding]:
+    """A warning for each entry that has expired, or will within a week."""
+    for alias, peer in sorted(roster.peers.items()):
+        ends_ms = peer.pairing.expires_at_ms
+        if peer.revoked or ends_ms is UNSET or ends_ms - now_ms > EXPIRES_SOON_MS:
+            continue
+        hours = abs(ends_ms - now_ms) / 3_600_000
+        is_over = now_ms >= ends_ms
+        yield Finding(
+            check=f"peer {alias}",
+            verdict=CheckVerdict.WARN,
+            detail=f"it expired {hours:.0f} h ago, and is not trusted"
+            if is_over
+            else f"it expires in {hours:.0f} h",
+            hint=f"rookery peers accept ... --as {alias} --expires 90d, or: peers revoke {alias}",
+            code="PEER_EXPIRED" if is_over else "",
+        )
 
 
 async def _check_agent(cards: AgentCards, peer: RosterPeer) -> Finding:

@@ -107,6 +107,7 @@ CODES: Final[dict[str, Code]] = {
     "PEER_SEND_FAILED": Code("no inbox took the envelope before its time was over"),
     "PEER_STREAM_NOT_FOUND": Code("the request has no stream that waits for a reader"),
     "PEER_STREAM_TAKEN": Code("the stream of the request has another reader"),
+    "PEER_EXPIRED": Code("the time of the peer's entry in the roster is over"),
     "PEER_REJECTED": Code("the agent elsewhere did not take the message"),
     "PEER_CARD_CHANGED": Code("the card of the agent is not the one that was accepted"),
     "PEER_OUTCOME_UNKNOWN": Code("it is not known whether the agent elsewhere has the message"),

@@ -194,7 +194,7 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         " request_sent response_progressed response_rejected request_received stream_reserved"
         " stream_attached context_advanced message_sent progress_sent delivered"
         " response_unmatched receiver_waiting item_assigned item_returned responder_set"
-        " enrolled paired key_rotated revoked push_target_set agent_called remote_task",
+        " enrolled paired key_rotated revoked push_target_set agent_called remote_task expired",
     ),
     "sandbox": _family(
         EntityKind.EXECUTION_ENVIRONMENT,

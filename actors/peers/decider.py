@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.admission.admission_machine import evolve_host
@@ -64,18 +63,16 @@ from rookery.actors.peers.envelopes.envelope_rules import (
 from rookery.actors.peers.evolve import OWN_FACTS, evolve, kept_over_generations
 from rookery.actors.peers.items.events import event_id, queue_event
 from rookery.actors.peers.items.item_queue import assignments, is_full, is_queued
-from rookery.actors.peers.items.program_calls import begin_call, is_begun, withdraw_call
+from rookery.actors.peers.items.program_calls import begin_call, end_due, is_begun, withdraw_call
 from rookery.actors.peers.items.responder_rules import (
     end_handler,
     end_with_session,
-    on_drain_due,
     responder_view,
     set_responder,
 )
 from rookery.actors.peers.items.streams import (
     attach_program,
     context_advances,
-    expire_stream,
     follow_stream,
     push_target,
     stream_ends,
@@ -88,7 +85,7 @@ from rookery.actors.peers.outbox import (
     end_delivery,
     list_exchanges,
 )
-from rookery.actors.peers.roster.roster_rules import RosterAccess, change_roster
+from rookery.actors.peers.roster.roster_rules import RosterAccess, change_roster, expire_peer
 from rookery.actors.peers.state import DeclineRate, SessionPeers
 from rookery.actors.peers.trust.peer_keys import peer_id_of
 from rookery.bus.ports import Delivery
@@ -164,7 +161,7 @@ class PeersDecider(SessionMachineDecider):
     """Decides the commands of the family ``peer``."""
 
     family = "peer"
-    schema = 5
+    schema = 6
     verbs: Mapping[str, type[msgspec.Struct]] = {
         **{verb: COMMANDS[verb] for verb in _VERBS},
         "envelope": SignedEnvelope,
@@ -201,8 +198,8 @@ class PeersDecider(SessionMachineDecider):
     def decide(self, state: SessionPeers, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         left: Sequence[Fact] = ()
         match command.body:
-            case NamePeer() as change:
-                return change_roster(self._settings.roster.fold(state.roster), command.key, change)
+            case NamePeer() | PeerDue(alias=str()) as change:
+                return self._decide_roster(state, command, change, now_ms)
             case SignedEnvelope() as signed if command.key != ROSTER_KEY:
                 left = self._admit(state, command, signed, command.arrived_ms or now_ms)
             case _ if command.key in _RESERVED:
@@ -218,7 +215,8 @@ class PeersDecider(SessionMachineDecider):
             case PublishEvent() as event:
                 left = queue_event(self, state, command, event)
             case PeerDue() as due:
-                left = self._on_due(state, command, due, now_ms)
+                _require_timer(command)
+                left = end_due(self, state, command.key, due, now_ms)
             case SetResponder() as change:
                 self._check_live(state, command.key)
                 left = set_responder(self, state, command.key, change)
@@ -426,21 +424,14 @@ class PeersDecider(SessionMachineDecider):
             for fact in left
         ]
 
-    def _on_due(
-        self, state: SessionPeers, command: Command[Any], due: PeerDue, now_ms: int
+    def _decide_roster(
+        self, state: SessionPeers, command: Command[Any], change: NamePeer | PeerDue, now_ms: int
     ) -> Sequence[Fact]:
-        if not command.id.startswith("timer/"):
-            raise Refused("GUARD_REJECTED", "only a timer may end a request")
-        if due.drain_due_ms is not UNSET:
-            return on_drain_due(self, state, command.key, due.drain_due_ms)
-        if due.stream_id is not UNSET:
-            return expire_stream(self, state, command.key, due.stream_id, now_ms)
-        corr_id = due.request_id
-        if corr_id in state.requests:
-            return self.decide_input(state, command.key, "request_timed_out", {"corr_id": corr_id})
-        if any(one.operation_id == corr_id for one in state.receivers):
-            return (facts.ReceiverLeft(operation_id=str(corr_id)),)
-        return ()
+        roster = self._settings.roster.fold(state.roster)
+        if isinstance(change, NamePeer):
+            return change_roster(roster, command.key, change)
+        _require_timer(command)
+        return expire_peer(roster, state.expired, str(change.alias), now_ms)
 
     # --- state, replies, effects ------------------------------------------------------------------
 
@@ -491,3 +482,8 @@ class PeersDecider(SessionMachineDecider):
 
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         return evolve_host(host, fact)
+
+
+def _require_timer(command: Command[Any]) -> None:
+    if not command.id.startswith("timer/"):
+        raise Refused("GUARD_REJECTED", "only a timer may end this")

@@ -24,6 +24,7 @@ from rookery.schemas.peers.exchanges import AgentTask, UnmatchedReason
 __all__ = [
     "EFFECT_TYPES",
     "ArmDrainTimer",
+    "ArmExpiryTimer",
     "ArmRequestTimer",
     "ArmStreamTimer",
     "CancelAgentTask",
@@ -98,6 +99,13 @@ class ArmDrainTimer(Effect, frozen=True, kw_only=True):
     due_ms: int
 
 
+class ArmExpiryTimer(Effect, frozen=True, kw_only=True):
+    """Let a timer record that the time of a peer of the roster is over."""
+
+    alias: str
+    due_ms: int
+
+
 class StopHandler(Effect, frozen=True, kw_only=True):
     """Cancel the run that handles an item."""
 
@@ -136,7 +144,7 @@ _DRAIN: Final = (facts.DrainSpawned, facts.ItemHandled, facts.DrainExitNotified)
 EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset(
     (
         *(*_SENT, *_ENDS, *_DRAIN, *_STREAM, *_RECEIVER),
-        *(facts.RequestTimedOut, facts.AgentTaskBegun),
+        *(facts.RequestTimedOut, facts.AgentTaskBegun, facts.Paired),
     )
 )
 """The facts that ``peer_effects`` knows."""
@@ -148,16 +156,9 @@ def peer_effects(state: SessionPeers, fact: Any) -> Sequence[Effect]:
 
 
 def _effects_of(state: SessionPeers, fact: Any) -> Sequence[Effect]:
-    if isinstance(fact, _SENT):
-        return list(_sent_effects(state, fact))
-    if isinstance(fact, _STREAM):
-        return list(_stream_effects(state, fact.session, fact.corr_id))
-    if isinstance(fact, _DRAIN):
-        return list(_drain_effects(state, fact))
-    if isinstance(fact, facts.AgentTaskBegun):
-        return list(_task_effects(state, fact))
-    if isinstance(fact, _RECEIVER):
-        return list(_receiver_effects(state, fact))
+    for kinds, effects_of in _EFFECTS:
+        if isinstance(fact, kinds):
+            return list(effects_of(state, fact))
     return list(_end_effects(state, fact))
 
 
@@ -191,11 +192,28 @@ def _receiver_effects(state: SessionPeers, fact: Any) -> Iterable[Effect]:
         yield _cancel(fact.operation_id)
 
 
+def _expiry_timers(state: SessionPeers, _: Any = None) -> Iterable[Effect]:
+    """The timers of all entries whose end is not on record. A forged entry gets one, too: its
+    timer finds nothing to record."""
+    ends = {
+        fact.pairing.alias: fact.pairing.expires_at_ms
+        for fact in state.roster
+        if isinstance(fact, facts.Paired)
+    }
+    for alias, due_ms in ends.items():
+        if due_ms is not UNSET and state.expired.get(alias) != due_ms:
+            yield ArmExpiryTimer(key=f"expiry/{alias}/{due_ms}", alias=alias, due_ms=due_ms)
+
+
 def _sent_effects(state: SessionPeers, fact: Any) -> Iterable[Effect]:
     if fact.sent is not UNSET:
         yield from _deliver(state, fact.session, fact.sent)
         if isinstance(fact, facts.RequestSent):
             yield from _timer(state, fact.session, fact.corr_id)
+
+
+def _of_stream(state: SessionPeers, fact: Any) -> Iterable[Effect]:
+    return _stream_effects(state, fact.session, fact.corr_id)
 
 
 def _stream_effects(state: SessionPeers, session: str, corr_id: str) -> Iterable[Effect]:
@@ -249,7 +267,7 @@ def pending_peer_effects(state: SessionPeers, session: str) -> Sequence[Effect]:
         found += _receiver_timer(state, session, receiver.operation_id)
     if due_ms := state.drain_due_ms:
         found.append(ArmDrainTimer(key=f"drain/{due_ms}", session=session, due_ms=due_ms))
-    return found
+    return [*found, *_expiry_timers(state)]
 
 
 def _deliver(state: SessionPeers, session: str, sent: OutboxEnvelope) -> Iterable[Effect]:
@@ -262,3 +280,14 @@ def _timer(state: SessionPeers, session: str, corr_id: str) -> Iterable[Effect]:
         yield ArmRequestTimer(
             key=f"timer/{corr_id}", session=session, corr_id=corr_id, due_ms=request.due_at_ms
         )
+
+
+_EFFECTS: Final = (
+    (_SENT, _sent_effects),
+    (_STREAM, _of_stream),
+    (_DRAIN, _drain_effects),
+    (_RECEIVER, _receiver_effects),
+    (facts.AgentTaskBegun, _task_effects),
+    (facts.Paired, _expiry_timers),
+)
+"""By kinds of facts; all other kinds end requests."""

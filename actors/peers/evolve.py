@@ -62,6 +62,7 @@ OWN_FACTS: Final = (
     facts.ResponderSet,
     facts.PushTargetSet,
     facts.PushTargetRemoved,
+    facts.PeerExpired,
     *ROSTER_CHANGES,
 )
 """The facts that no machine folds."""
@@ -210,6 +211,10 @@ def _roster_changed(state: SessionPeers, fact: RosterChange) -> SessionPeers:
     return replace(state, roster=(*state.roster, fact))
 
 
+def _expired(state: SessionPeers, fact: facts.PeerExpired) -> SessionPeers:
+    return replace(state, expired=state.expired.set(fact.alias, fact.expires_at_ms))
+
+
 def _add_sent(state: SessionPeers, sent: OutboxEnvelope) -> SessionPeers:
     key = counter_key(sent.from_key, sent.alias, sent.to)
     return replace(
@@ -322,6 +327,7 @@ _FOLDS: Final[dict[type[Any], Callable[[SessionPeers, Any], SessionPeers]]] = {
     facts.DrainExitNotified: _drain_changed,
     facts.StreamReserved: _stream_reserved,
     facts.StreamAttached: _stream_attached,
+    facts.PeerExpired: _expired,
     **dict.fromkeys(STREAM_ENDS, _stream_ended),
     **dict.fromkeys(ROSTER_CHANGES, _roster_changed),
 }

@@ -20,6 +20,7 @@ from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints
 from rookery.actors.messages import CancelHandler, HandlerCancelled, HandlerEnded, ReportItemHandled
 from rookery.actors.peers.effects import (
     ArmDrainTimer,
+    ArmExpiryTimer,
     ArmRequestTimer,
     ArmStreamTimer,
     CancelRequestTimer,
@@ -35,6 +36,7 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.peers.envelope import OutboxEnvelope
 from rookery.schemas.peers.exchanges import PeerDue
+from rookery.schemas.peers.roster import ROSTER_KEY
 from rookery.schemas.run import RunResult
 
 __all__ = ["EnvelopePublisher", "PeerExecutor"]
@@ -94,6 +96,7 @@ class PeerExecutor:
             ArmStreamTimer: self.arm_stream_timer,
             CancelStreamTimer: self.cancel_stream_timer,
             ArmDrainTimer: self.arm_drain_timer,
+            ArmExpiryTimer: self.arm_expiry_timer,
             StopHandler: self.stop_handler,
             ReportItemHandled: self.report_handled,
         }
@@ -166,6 +169,11 @@ class PeerExecutor:
         """A later timer of the drain takes the place of an earlier one."""
         due = PeerDue(drain_due_ms=effect.due_ms)
         await self._arm(f"drain-{effect.session}", effect.session, effect.due_ms, due)
+
+    async def arm_expiry_timer(self, effect: ArmExpiryTimer) -> None:
+        """A later end of the same entry takes the place of an earlier one."""
+        due = PeerDue(alias=effect.alias)
+        await self._arm(f"expiry-{effect.alias}", ROSTER_KEY, effect.due_ms, due)
 
     async def stop_handler(self, effect: StopHandler) -> None:
         cancel = CancelHandler(item_id=effect.item_id)

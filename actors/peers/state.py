@@ -171,3 +171,5 @@ class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
     roster: tuple[RosterChange, ...] = ()
     """All changes of the roster, genuine and forged: ``Roster`` tells them apart. Only under
     ``_roster``."""
+    expired: Map[str, int] = Map()
+    """By alias: the time that was over, where that is on record. Only under ``_roster``."""

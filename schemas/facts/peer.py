@@ -400,6 +400,14 @@ class PeerRevoked(_OfRoster, frozen=True, kw_only=True, tag="peer.revoked.v1"):
     revocation: PeerRevocation
 
 
+class PeerExpired(Fact, frozen=True, kw_only=True, tag="peer.expired.v1"):
+    """The time of a peer's entry in the roster is over. Nothing depends on this fact: who is
+    trusted follows from the entry, at every moment."""
+
+    alias: str
+    expires_at_ms: Unsigned
+
+
 PeerEnd = (
     ItemAssigned
     | MessageSent
@@ -413,6 +421,7 @@ PeerEnd = (
     | StreamReserved
 )
 """The facts of peers that end the call that they name. The id of a request is that of its call."""
+
 
 RosterChange = Enrolled | Paired | KeyRotated | PeerRevoked
 ROSTER_CHANGES = (Enrolled, Paired, KeyRotated, PeerRevoked)
@@ -463,5 +472,6 @@ PeerFact = (
     | Paired
     | KeyRotated
     | PeerRevoked
+    | PeerExpired
 )
 PEER_FACTS = PeerFact

@@ -16,6 +16,7 @@ from rookery.schemas.machines.peer import (
     ResponseStatus,
 )
 from rookery.schemas.peers.envelope import EnvelopeId, Intent, PeerFailure
+from rookery.schemas.peers.roster import Alias
 from rookery.schemas.scalars import Unsigned
 
 __all__ = [
@@ -73,8 +74,8 @@ class FollowExchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PeerDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The time of a request, of a receiver or of the drain is over (verb ``peer_due``, key: the
-    session). Only timers send it."""
+    """The time of a request, of a receiver, of the drain or of a peer is over (verb ``peer_due``,
+    key: the session, or ``_roster``). Only timers send it."""
 
     request_id: EnvelopeId | UnsetType = UNSET
     """The request, or the call that receives."""
@@ -82,6 +83,8 @@ class PeerDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Of the drain: when the timer was due; an older timer does nothing."""
     stream_id: EnvelopeId | UnsetType = UNSET
     """The request whose stream has waited for its reader."""
+    alias: Alias | UnsetType = UNSET
+    """The peer whose entry in the roster has expired; the key is ``_roster``."""
 
 
 class ExchangesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,6 +17,7 @@ from rookery.schemas.scalars import Unsigned
 __all__ = [
     "REALM_NAME",
     "ROSTER_KEY",
+    "Alias",
     "Enrolment",
     "KeyRotation",
     "NamePeer",

@@ -220,6 +220,24 @@ def test_an_agent_gets_its_credential_where_its_card_wants_it(realm: PeerRealm):
         assert realm.rookery("peers", "show", "closed", "--json").json["lease"] == "weather"
 
 
+def test_the_end_of_an_agents_time_is_a_fact_and_it_gets_nothing_more(
+    realm: PeerRealm, agent: StockAgent
+):
+    async def story(client: Client) -> None:
+        async with aclosing(client.events("peer", "_roster")) as feed:
+            async for found in feed:
+                if found["type"] == "peer.expired.v1":
+                    assert found["alias"] == "brief"
+                    break
+        code = ASK.format("x").replace("weather-agent", "brief")
+        assert "PEER_REVOKED" in await asked(client, "planner", code)
+
+    assert accept(realm, agent.url, "brief", "--expires", "1s").code == 0
+    play(realm, story)
+    listed = {one["alias"]: one for one in realm.rookery("peers", "list", "--json").json}
+    assert listed["brief"]["state"] == "expired"
+
+
 # --- two realms -----------------------------------------------------------------------------------
 
 

@@ -12,10 +12,12 @@ from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.peers import PeersDecider, PeerSettings
 from rookery.actors.peers.roster import Roster, RosterAccess, RosterSigners, sign_change
 from rookery.actors.peers.trust import RealmKeys
+from rookery.ops.peer_pings import expiry_findings
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.facts.peer import RosterChange
+from rookery.schemas.facts.peer import PeerExpired, RosterChange
+from rookery.schemas.peers.exchanges import PeerDue
 from rookery.schemas.peers.roster import (
     ROSTER_KEY,
     Enrolment,
@@ -79,6 +81,20 @@ class Register:
         for fact in left:
             self.write(fact)
         return self.decider.reply(self.state, command, left)
+
+    @property
+    def timers(self) -> list[Any]:
+        """Those that the state alone calls for, as after a death."""
+        return list(self.decider.pending_effects(self.state, ROSTER_KEY))
+
+    def expire(self, now_ms: int, alias: str = "west", command_id: str = "timer/1") -> Any:
+        """The facts that the timer of a peer leaves."""
+        due = PeerDue(alias=alias)
+        command = Command(verb="peer_due", key=ROSTER_KEY, id=command_id, body=due)
+        left = tuple(self.decider.decide(self.state, command, now_ms=now_ms))
+        for fact in left:
+            self.write(fact)
+        return left
 
     def write(self, fact: Any) -> None:
         """What the actor does, or a client with a node's credential."""
@@ -274,6 +290,43 @@ def test_a_peer_expires_at_its_date():
     realm.send(pair(expires_at_ms=HOUR_MS))
     assert realm.trusts(now_ms=HOUR_MS - 1)
     assert not realm.trusts(now_ms=HOUR_MS)
+
+
+def test_the_end_of_a_peers_time_is_on_record_once_for_each_date():
+    realm = Register()
+    realm.send(pair(expires_at_ms=HOUR_MS))
+    (timer,) = realm.timers
+    assert (timer.alias, timer.due_ms) == ("west", HOUR_MS)
+    assert realm.expire(HOUR_MS - 1) == ()
+    assert realm.expire(HOUR_MS) == (PeerExpired(alias="west", expires_at_ms=HOUR_MS),)
+    assert realm.expire(HOUR_MS + 1) == ()
+    assert realm.timers == []
+    realm.send(pair(expires_at_ms=2 * HOUR_MS))
+    assert realm.expire(HOUR_MS + 1) == (), "it was accepted for longer meanwhile"
+    assert [one.due_ms for one in realm.timers] == [2 * HOUR_MS]
+    assert realm.expire(2 * HOUR_MS) != ()
+    with pytest.raises(Refused, match="only a timer"):
+        realm.expire(2 * HOUR_MS, command_id="c")
+
+
+def test_nothing_is_recorded_of_a_peer_that_was_revoked_or_is_not_known():
+    realm = Register()
+    realm.send(pair(expires_at_ms=HOUR_MS))
+    realm.send(revoke())
+    assert realm.expire(HOUR_MS) == ()
+    assert realm.expire(HOUR_MS, "north") == ()
+
+
+def test_the_doctor_names_peers_that_have_expired_or_soon_will():
+    realm = Register()
+    realm.send(pair(expires_at_ms=30 * 24 * HOUR_MS))
+    found = [list(expiry_findings(realm.roster, day * 24 * HOUR_MS)) for day in (1, 25, 31)]
+    assert [[one.detail for one in each] for each in found] == [
+        [],
+        ["it expires in 120 h"],
+        ["it expired 24 h ago, and is not trusted"],
+    ]
+    assert found[2][0].code == "PEER_EXPIRED"
 
 
 def test_a_revocation_cuts_one_name_or_all():

@@ -15,6 +15,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.messages import BeginPeerCall
+from rookery.actors.peers.items.responder_rules import on_drain_due
+from rookery.actors.peers.items.streams import expire_stream
 from rookery.actors.peers.outbox import OutboxRules
 from rookery.actors.peers.state import SessionPeers
 from rookery.actors.peers.terminal import (
@@ -26,13 +28,13 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import ResponseStatus
 from rookery.schemas.peers.envelope import PeerFailure
-from rookery.schemas.peers.exchanges import SendEnvelope
+from rookery.schemas.peers.exchanges import PeerDue, SendEnvelope
 from rookery.schemas.peers.items import ReceivePattern
 
 if TYPE_CHECKING:
     from rookery.actors.peers.decider import PeersDecider
 
-__all__ = ["begin_call", "is_begun", "withdraw_call"]
+__all__ = ["begin_call", "end_due", "is_begun", "withdraw_call"]
 
 
 def is_begun(state: SessionPeers, operation_id: str) -> bool:
@@ -81,6 +83,22 @@ def withdraw_call(
     for one in state.received:
         if one.operation_id == operation_id:
             return (facts.ItemReturned(item_id=one.item.id, operation_id=operation_id),)
+    return ()
+
+
+def end_due(
+    decider: PeersDecider, state: SessionPeers, session: str, due: PeerDue, now_ms: int
+) -> Sequence[Fact]:
+    """The facts of what a timer ends: the drain, a stream, a request, or a call that receives."""
+    if due.drain_due_ms is not UNSET:
+        return on_drain_due(decider, state, session, due.drain_due_ms)
+    if due.stream_id is not UNSET:
+        return expire_stream(decider, state, session, due.stream_id, now_ms)
+    corr_id = due.request_id
+    if corr_id in state.requests:
+        return decider.decide_input(state, session, "request_timed_out", {"corr_id": corr_id})
+    if any(one.operation_id == corr_id for one in state.receivers):
+        return (facts.ReceiverLeft(operation_id=str(corr_id)),)
     return ()
 
 

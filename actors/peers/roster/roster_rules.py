@@ -25,7 +25,14 @@ from rookery.actors.peers.roster.roster_changes import change_bytes, command_of,
 from rookery.actors.peers.trust.peer_keys import enrolment_fault
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts.peer import Enrolled, KeyRotated, Paired, PeerRevoked, RosterChange
+from rookery.schemas.facts.peer import (
+    Enrolled,
+    KeyRotated,
+    Paired,
+    PeerExpired,
+    PeerRevoked,
+    RosterChange,
+)
 from rookery.schemas.peers.roster import (
     ROSTER_KEY,
     Enrolment,
@@ -41,6 +48,7 @@ __all__ = [
     "RosterPeer",
     "RosterSigners",
     "change_roster",
+    "expire_peer",
 ]
 
 _LIST: Final = "rookery peers list"
@@ -382,3 +390,17 @@ def change_roster(roster: Roster, key: str, change: NamePeer) -> Sequence[Fact]:
         return ()
     roster.check(fact)
     return (fact,)
+
+
+def expire_peer(
+    roster: Roster, recorded: Mapping[str, int], alias: str, now_ms: int
+) -> Sequence[Fact]:
+    """The fact that the time of an entry is over. None if it was prolonged or revoked meanwhile,
+    or if that is on record. ``recorded``: the times that were over, by alias."""
+    peer = roster.peers.get(alias)
+    if peer is None or peer.revoked:
+        return ()
+    ends_ms = peer.pairing.expires_at_ms
+    if ends_ms is UNSET or now_ms < ends_ms or recorded.get(alias) == ends_ms:
+        return ()
+    return (PeerExpired(alias=alias, expires_at_ms=ends_ms),)
