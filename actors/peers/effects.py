@@ -6,7 +6,7 @@ fact: what an inbox has is not sent again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -282,7 +282,7 @@ def _timer(state: SessionPeers, session: str, corr_id: str) -> Iterable[Effect]:
         )
 
 
-_EFFECTS: Final = (
+_EFFECTS: Final[Sequence[tuple[Any, Callable[[SessionPeers, Any], Iterable[Effect]]]]] = (
     (_SENT, _sent_effects),
     (_STREAM, _of_stream),
     (_DRAIN, _drain_effects),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -16,6 +17,7 @@ from rookery.bus.client import Client
 from rookery.bus.server.server import EmbeddedServer
 from tests.a2a.a2a_realms import TOKENS, A2aRealm
 from tests.a2a.stock_agents import API_KEY, StockAgent
+from tests.node_packages import node_folder
 from tests.peers.peer_realms import PeerRealm
 from tests.stock_client import until
 
@@ -236,6 +238,34 @@ def test_the_end_of_an_agents_time_is_a_fact_and_it_gets_nothing_more(
     play(realm, story)
     listed = {one["alias"]: one for one in realm.rookery("peers", "list", "--json").json}
     assert listed["brief"]["state"] == "expired"
+
+
+@pytest.fixture
+def javascript_agent() -> Iterator[str]:
+    """The URL of an agent on the JavaScript SDK's server."""
+    program = Path(__file__).with_name("javascript_agent.mjs")
+    folder = node_folder("a2a-agent", ("@a2a-js/sdk@1.3.0", "express@5.1.0"), program)
+    with subprocess.Popen(
+        ["node", program.name], cwd=folder, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_an_agent_of_the_javascript_sdk_is_pinned_by_its_signature_and_answers(
+    realm: PeerRealm, javascript_agent: str
+):
+    async def story(client: Client) -> None:
+        code = ASK.format("Oslo").replace("weather-agent", "js")
+        assert await asked(client, "planner", code) == "cloudy: Oslo"
+
+    ended = accept(realm, javascript_agent, "js")
+    assert (ended.code, ended.err) == (0, "")
+    assert "trusted by the key of its card: Weather in JavaScript" in ended.out
+    play(realm, story)
 
 
 # --- two realms -----------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ class AgentClient:
 
     async def get_json(self, url: str, bytes_max: int = ANSWER_BYTES_MAX) -> Any:
         """The JSON at a URL; ``AgentUnreachable``, or ``AgentRefusal`` with the status."""
-        request = request_to("GET", url, {"Accept": "application/json"})
+        headers = {"Accept": "application/json", VERSION_HEADER: PROTOCOL}
+        request = request_to("GET", url, headers)
         response = await self._exchange(request, bytes_max)
         return _decode(response, url)
 
