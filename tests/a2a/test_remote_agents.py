@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -266,6 +267,23 @@ def test_an_agent_of_the_javascript_sdk_is_pinned_by_its_signature_and_answers(
     assert (ended.code, ended.err) == (0, "")
     assert "trusted by the key of its card: Weather in JavaScript" in ended.out
     play(realm, story)
+
+
+def test_the_example_answers(realm: PeerRealm):
+    async def story(client: Client) -> None:
+        code = ASK.format("Oslo").replace("weather-agent", "example")
+        assert await asked(client, "planner", code) == "sunny in Oslo"
+
+    command = [sys.executable, "-m", "rookery.ops.examples.a2a.weather_agent"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert accept(realm, url, "example").code == 0
+            play(realm, story)
+        finally:
+            process.kill()
+    assert realm.rookery("journal", "verify").code == 0, "answers without a signature count"
 
 
 # --- two realms -----------------------------------------------------------------------------------
