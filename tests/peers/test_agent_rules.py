@@ -175,6 +175,17 @@ def test_a_task_whose_request_had_ended_before_it_was_known_is_cancelled_at_once
     assert isinstance(effect, CancelAgentTask)
 
 
+def test_a_request_that_has_ended_before_it_left_never_leaves():
+    planner = Session(site_with_agent(), "planner")
+    corr_id = ask(planner).corr_id
+    planner.put_command(WithdrawPeerCall(operation_id=corr_id))
+    call = CallAgent(item_id=corr_id)
+    (failed,) = planner.put_command(call)
+    assert failed == facts.MessageFailed(item_id=corr_id, code="PEER_TIMED_OUT")
+    assert reply_to(planner, call, [failed]).is_over
+    assert planner.exchanges.undelivered == 0
+
+
 def test_after_a_death_the_state_alone_follows_each_open_task():
     planner = Session(site_with_agent(), "planner")
     corr_id = ask(planner).corr_id

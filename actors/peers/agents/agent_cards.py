@@ -19,7 +19,13 @@ from rookery.actors.keys.json_signatures import (
     verify_json_signature,
     without_empty,
 )
-from rookery.actors.peers.agents.agent_client import PROTOCOL, AgentClient, request_to
+from rookery.actors.peers.agents.agent_client import (
+    PROTOCOL,
+    AgentClient,
+    AgentRefusal,
+    AgentUnreachable,
+    request_to,
+)
 from rookery.actors.peers.terminal import PeerResponseTerminalSource
 from rookery.schemas.digest import canonical_json, digest_json
 from rookery.schemas.errors import Refused
@@ -214,9 +220,18 @@ class AgentCards:
         since_s, known, card = self._known.get(alias, (0.0, None, None))
         if card is not None and known == agent and now_s - since_s < CHECK_S:
             return card
-        found = await self._client.get_json(agent.card_url, CARD_BYTES_MAX)
-        card = read_card(found, f"{alias}@{alias}")
-        if fault := card_fault(card, agent):
+        try:
+            found = await self._client.get_json(agent.card_url, CARD_BYTES_MAX)
+        except AgentRefusal as refusal:
+            text = f"the card of {alias} cannot be read: {refusal.message}"
+            raise AgentUnreachable(text, is_sent=False) from None
+        card, fault = None, ""
+        try:
+            card = read_card(found, f"{alias}@{alias}")
+            fault = card_fault(card, agent)
+        except Refused as refusal:
+            fault = refusal.message
+        if card is None or fault:
             hint = f"look at it, and: rookery peers accept --a2a {agent.card_url} --as {alias}"
             raise Refused("PEER_CARD_CHANGED", f"the card of {alias}: {fault}", hint=hint)
         self._known[alias] = now_s, agent, card

@@ -22,7 +22,7 @@ from rookery.actors.tools.http import (
     HttpTransport,
     parse_url,
 )
-from rookery.schemas.codec import encode_json
+from rookery.schemas.codec import encode_json, nested_too_deeply
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["AgentClient", "AgentRefusal", "AgentUnreachable", "request_to"]
@@ -32,6 +32,7 @@ VERSION_HEADER: Final = "A2A-Version"
 CONNECT_S: Final = 10.0
 ANSWER_S: Final = 40.0
 ANSWER_BYTES_MAX: Final = 1 << 20
+_LEVELS_MAX: Final = 64
 _TEMPORARY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _INTERNAL: Final = -32603
 """The code of JSON-RPC for a failure inside the agent, which may go away."""
@@ -131,6 +132,8 @@ def _decode(response: HttpResponse, url: str) -> Any:
     status = response.status
     if status in _TEMPORARY:
         raise AgentUnreachable(f"{url[:200]} answered with status {status}", is_sent=True)
+    if nested_too_deeply(response.body, _LEVELS_MAX):
+        raise AgentRefusal(0, f"{url[:200]} answers with more than {_LEVELS_MAX} levels")
     try:
         found = msgspec.json.decode(response.body)
     except msgspec.DecodeError:

@@ -71,6 +71,8 @@ CANCEL_ATTEMPTS: Final = 5
 IN_FLIGHT_MAX: Final = 32
 HISTORY_MAX: Final = 50
 PAGE: Final = 50
+_PASSING: Final = ("PERMISSION_DENIED", "PEER_CARD_CHANGED")
+"""What an operator may mend while a task goes on."""
 _NOT_FOUND: Final = -32001
 _NOT_CANCELABLE: Final = -32002
 
@@ -174,10 +176,11 @@ class AgentExecutor:
         self, agent: _Agent, message: dict[str, Any], attempts: _Attempts
     ) -> RemoteTask | RemoteMessage:
         params = {"message": message, "configuration": {"returnImmediately": True}}
+        before, attempts.has_left = attempts.has_left, True
         try:
             result = await self._call(agent, "SendMessage", params)
         except AgentUnreachable as failure:
-            attempts.has_left |= failure.is_sent
+            attempts.has_left = before or failure.is_sent
             raise
         try:
             return read_answer(result, agent.address, agent.card.name)
@@ -277,7 +280,7 @@ class AgentExecutor:
             log.info("task not read yet", extra={"code": failure.code, "to": task.alias})
             return None
         except Refused as refusal:
-            if refusal.code == "PERMISSION_DENIED":
+            if refusal.code in _PASSING:
                 log.warning("task not read", extra={"code": refusal.code, "to": task.alias})
                 return None
             return failed_response(refusal.code, refusal.message)

@@ -106,8 +106,11 @@ class AgentRules(NamedTuple):
         state = self.state
         match report:
             case CallAgent(item_id=item_id):
-                is_known = item_id not in state.outbox or item_id in state.agent_calls
-                return () if is_known else (facts.AgentCalled(item_id=item_id),)
+                if item_id not in state.outbox or item_id in state.agent_calls:
+                    return ()
+                if state.ended.get(item_id) is not None:  # Nothing waits for it any more.
+                    return (facts.MessageFailed(item_id=item_id, code="PEER_TIMED_OUT"),)
+                return (facts.AgentCalled(item_id=item_id),)
             case AgentHasTask(item_id=item_id, task=task):
                 is_known = item_id not in state.outbox
                 return () if is_known else (facts.AgentTaskBegun(corr_id=item_id, task=task),)
