@@ -122,6 +122,7 @@ class StockAgent:
 
     def __enter__(self) -> Self:
         socket = self._server.config.bind_socket()
+        socket.listen()
         self.url = f"http://127.0.0.1:{socket.getsockname()[1]}"
         self._routes = self._application()
         self._thread = threading.Thread(

@@ -54,6 +54,7 @@ def main() -> None:
     """Serve the agent on a free port of this machine."""
     server = uvicorn.Server(config := uvicorn.Config(Starlette(), port=0, log_level="warning"))
     socket = config.bind_socket()
+    socket.listen()  # A client that reads the URL may connect at once.
     url = f"http://127.0.0.1:{socket.getsockname()[1]}"
     card = weather_card(url)
     handler = DefaultRequestHandler(WeatherAgent(), InMemoryTaskStore(), card)
