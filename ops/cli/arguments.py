@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.keys.approver_signatures import Signer
 from rookery.actors.keys.approver_signatures import read_signer as signer_of
 from rookery.actors.keys.ed25519 import KEY_BYTES, read_public_key
+from rookery.actors.keys.json_signatures import key_of_file
 from rookery.bus.clock import SystemClock, entropy
 from rookery.ops.cli.options import parse_duration_ms
 from rookery.ops.cli.output import clock_time
@@ -48,6 +49,7 @@ __all__ = [
     "make_key",
     "parse_allowance",
     "parse_limits",
+    "read_json_key_file",
     "read_public_key_file",
     "read_signer",
     "right_words",
@@ -96,6 +98,11 @@ def read_signer(path: Path) -> Signer:
 def read_public_key_file(path: Path) -> str:
     """The public key in a file, or that of the private key in it, in hex."""
     return read_public_key(_read(path)[0])
+
+
+def read_json_key_file(path: Path) -> str:
+    """The public key in a file, of Ed25519 or P-256, as a JSON Web Key."""
+    return key_of_file(_read(path)[0])
 
 
 def _read(path: Path) -> tuple[str, int]:

@@ -199,6 +199,31 @@ def test_agents_are_at_public_addresses_and_in_named_networks_only(
     assert "PERMISSION_DENIED" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (("--a2a", "weather", "--as", "x"), "INVALID_ARGUMENT", "scheme://host/path"),
+        (("--a2a", "ftp://h/x", "--as", "x"), "INVALID_ARGUMENT", "neither http nor https"),
+        (("--a2a", "https://127.0.0.1:1"), "INVALID_ARGUMENT", "--as NAME"),
+        (("--a2a", "http://10.9.9.9", "--as", "x"), "PERMISSION_DENIED", "peers.networks"),
+        (("--a2a", "http://127.0.0.1:1", "--as", "x"), "AGENT_UNREACHABLE", "refused"),
+        (
+            ("--a2a", "https://127.0.0.1:1", "--as", "x", "--card-key", "nofile"),
+            "INVALID_ARGUMENT",
+            "No such file",
+        ),
+        (("CARD", "--a2a", "https://127.0.0.1:1"), "INVALID_ARGUMENT", "give a card"),
+    ],
+)
+def test_what_cannot_be_accepted_is_said_at_once(
+    realm: PeerRealm, given: tuple[str, ...], code: str, said: str
+):
+    ended = realm.rookery("peers", "accept", *given)
+    assert ended.code != 0
+    assert code in ended.err
+    assert said in ended.err
+
+
 def test_a_card_signed_by_another_key_than_the_given_one_is_refused(
     realm: PeerRealm, agent: StockAgent, tmp_path: Path
 ):

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.keys.json_signatures import key_of_file
 from rookery.actors.peers.agents import AgentClient, accept_card
 from rookery.actors.peers.trust import PeerCard
 from rookery.bus.clock import SystemClock
-from rookery.ops.cli.arguments import read_public_key_file
+from rookery.ops.cli.arguments import read_json_key_file, read_public_key_file
 from rookery.ops.cli.options import Options, parse_duration_ms
 from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.schemas.calls import ApprovalMode
@@ -84,7 +83,7 @@ async def pairing_of_agent(named: NamedAgent, terms: PeerTerms, options: Options
     """Fetch the agent's card, and check it."""
     if named.alias is None:
         raise Refused("INVALID_ARGUMENT", "an agent needs a name", hint="--as NAME")
-    key = "" if named.card_key is None else key_of_file(named.card_key.read_text())
+    key = "" if named.card_key is None else read_json_key_file(named.card_key)
     client = AgentClient(options.load().config.peers.networks)
     accepted = await accept_card(
         client, named.url, named.alias, card_key=key, lease=named.lease or ""
