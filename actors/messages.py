@@ -20,7 +20,7 @@ from rookery.schemas.calls import (
     RequestedCall,
     RunEnvironment,
 )
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import DEFAULT_CLASSES, Fact, FactClasses
 from rookery.schemas.facts.hook import HookFact
 from rookery.schemas.run import ExternalCallRecord, RunOutput, RunRequest, RunResult, SideEffect
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
@@ -350,6 +350,8 @@ class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
     """Unset: all."""
     package_fingerprint: str = ""
     """Of the run's package; empty for a run of an older version."""
+    classes: FactClasses = DEFAULT_CLASSES
+    """What the facts of the session claim at least."""
 
 
 class RecordedApprovalQuery(msgspec.Struct, frozen=True, kw_only=True):

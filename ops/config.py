@@ -19,6 +19,7 @@ from msgspec import Meta
 from rookery.bus.mesh_links import LinkFiles
 from rookery.bus.server_access import ACCESS_VARIABLES, split_urls
 from rookery.schemas.agents import ConfiguredModel
+from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.bindings import BindingName, BindingSettings
 from rookery.schemas.protection.policy import PolicySettings
@@ -271,6 +272,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     log: LogConfig = LogConfig()
     models: ModelsConfig = ModelsConfig()
     budgets: BudgetsConfig = BudgetsConfig()
+    facts: FactClasses = DEFAULT_CLASSES
+    """The classes that all facts of the realm claim at least; the same on every node."""
     bindings: dict[BindingName, BindingSettings] = {}
     """Tables ``[bindings.NAME]`` of the file: the credentials that tools may use, by their names.
     ``provider`` says how each is got: ``static``, ``client_credentials``, ``authorization_code`` or
@@ -490,10 +493,7 @@ def _build(values: Mapping[str, Any], tables: Mapping[str, Any]) -> Config:
     def named(prefix: str) -> dict[str, Any]:
         return {k.removeprefix(prefix): v for k, v in tables.items() if k.startswith(prefix)}
 
-    tree: dict[str, Any] = {
-        "bindings": named(_BINDINGS),
-        "models": {"known": named(_MODELS)},
-    }
+    tree: dict[str, Any] = {"bindings": named(_BINDINGS), "models": {"known": named(_MODELS)}}
     for key, value in values.items():
         section, dot, name = key.rpartition(".")
         (tree.setdefault(section, {}) if dot else tree)[name] = value

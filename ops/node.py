@@ -354,6 +354,7 @@ class Node:
             passivate_after_ms=int(config.node.passivate_after_s * 1000),
             drain_timeout_s=config.node.drain_timeout_s,
             payload_bytes_max=config.limits.payload_bytes_max,
+            classes=config.facts,
             key=self._key.signer,
         )
 

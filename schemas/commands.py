@@ -17,7 +17,7 @@ from rookery.schemas.agents import MESSAGE_BYTES_MAX
 from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
-from rookery.schemas.envelope import InputSource
+from rookery.schemas.envelope import FactClasses, InputSource
 from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial, ResumeRun
 from rookery.schemas.peers.envelope import Envelope
 from rookery.schemas.peers.exchanges import ExchangesQuery, FollowExchange, PeerDue, SendEnvelope
@@ -234,6 +234,8 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Limits of its runs that name none."""
     rights: Rights | UnsetType = msgspec.field(default=UNSET, name="grants")
     """What its runs may call; a session has them in all its generations."""
+    classes: FactClasses | UnsetType = UNSET
+    """What its facts claim at least, in all its generations."""
 
 
 class ChangeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -248,6 +250,8 @@ class ChangeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_stack_depth: StackDepth | UnsetType = UNSET
     rights: Rights | UnsetType = msgspec.field(default=UNSET, name="grants")
     """Rights that apply beside those the session has, at once; nothing gives rights back."""
+    classes: FactClasses | UnsetType = UNSET
+    """What its facts claim at least from now on; nothing lowers the privacy again."""
 
     def of(self, limits: SessionLimits) -> SessionLimits:
         """``limits`` with this change applied."""

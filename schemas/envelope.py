@@ -15,11 +15,13 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.seed.refs import PrivacyClass, RetentionClass
 
 __all__ = [
+    "DEFAULT_CLASSES",
     "FOREIGN_FAMILY",
     "HELD_BY",
     "Command",
     "EntityId",
     "Fact",
+    "FactClasses",
     "HistoryRestart",
     "InputSource",
     "Mode",
@@ -70,6 +72,26 @@ class InputSource(StrEnum):
     STDIN = "stdin"
     WEBHOOK = "webhook"
     RPC = "rpc"
+
+
+class FactClasses(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a fact claims of itself, or what the facts of a session or a realm claim at least."""
+
+    privacy: PrivacyClass = PrivacyClass.INTERNAL
+    retention: RetentionClass = RetentionClass.DURABLE
+    """The journal deletes nothing."""
+
+    def raised_by(self, other: FactClasses) -> FactClasses:
+        """The higher privacy of both; the retention of ``other``, unless it is the default."""
+        if other == DEFAULT_CLASSES:
+            return self
+        privacy = max(self.privacy, other.privacy, key=_PRIVACY.index)
+        is_default = other.retention is RetentionClass.DURABLE
+        return FactClasses(privacy, self.retention if is_default else other.retention)
+
+
+DEFAULT_CLASSES: Final = FactClasses()
+_PRIVACY: Final = tuple(PrivacyClass)
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False):

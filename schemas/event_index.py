@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import CallArguments
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import DEFAULT_CLASSES, Fact, FactClasses
 from rookery.schemas.events import EventFilter, PayloadAccessMode
 from rookery.schemas.facts import (
     code,
@@ -32,7 +32,6 @@ from rookery.schemas.seed.refs import (
     EntityKind,
     EntityRef,
     PrivacyClass,
-    RetentionClass,
     SourceKind,
     SourceRef,
     TrustClass,
@@ -41,7 +40,6 @@ from rookery.schemas.seed.refs import (
 __all__ = [
     "CONTENT_CLASSES",
     "DEFAULT_PRIVACY",
-    "DEFAULT_RETENTION",
     "FAMILY_INDEXES",
     "NO_RUN",
     "FactClasses",
@@ -56,46 +54,39 @@ __all__ = [
 ]
 
 DEFAULT_PRIVACY: Final = PrivacyClass.INTERNAL
-DEFAULT_RETENTION: Final = RetentionClass.DURABLE
 NO_RUN: Final = "-"
 """In the index of a fact that belongs to no run, where the contract demands an id."""
 
 # --- classes --------------------------------------------------------------------------------------
 
 
-class FactClasses(NamedTuple):
-    """What a fact claims of itself."""
-
-    privacy: PrivacyClass = DEFAULT_PRIVACY
-    retention: RetentionClass = DEFAULT_RETENTION
-    """The journal deletes nothing."""
-
-
-_DEFAULT: Final = FactClasses()
 _SENSITIVE: Final = FactClasses(PrivacyClass.SENSITIVE)
 
 
-def fact_classes(fact: Fact) -> FactClasses:
-    """The classes of a fact: higher than the defaults if it holds a sensitive value, sealed."""
+def fact_classes(fact: Fact, at_least: FactClasses = DEFAULT_CLASSES) -> FactClasses:
+    """The classes of a fact: higher than those of its session and its realm, ``at_least``, if it
+    holds a sensitive value, sealed."""
     classes_of = CONTENT_CLASSES.get(type(fact))
-    return _DEFAULT if classes_of is None else classes_of(fact)
+    return at_least if classes_of is None else at_least.raised_by(classes_of(fact))
 
 
 def _of_outcome(fact: tool.Completed) -> FactClasses:
-    return _SENSITIVE if fact.sealed is True else _DEFAULT
+    return _SENSITIVE if fact.sealed is True else DEFAULT_CLASSES
 
 
 def _of_arguments(fact: tool.Requested | tool.Adopted) -> FactClasses:
-    return _SENSITIVE if _has_sealed(fact.arguments) else _DEFAULT
+    return _SENSITIVE if _has_sealed(fact.arguments) else DEFAULT_CLASSES
 
 
 def _of_batch(fact: turn.ToolCallsReturned | code.Stepped) -> FactClasses:
-    return _SENSITIVE if any(_has_sealed(call.arguments) for call in fact.calls) else _DEFAULT
+    return (
+        _SENSITIVE if any(_has_sealed(call.arguments) for call in fact.calls) else DEFAULT_CLASSES
+    )
 
 
 def _of_readers(_: Fact) -> FactClasses:
     """Of what every reader of facts may see: programs, their inputs and results, messages."""
-    return _DEFAULT
+    return DEFAULT_CLASSES
 
 
 CONTENT_CLASSES: Final[dict[type[Fact], Callable[[Any], FactClasses]]] = {
@@ -210,7 +201,7 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         steps="initialized registered unregistered bindings_prepared executor_ensured"
         " silent_intents_set reset executor_stop_requested recovered run_interrupt_requested"
         " boundary_cancel_requested queued_run_drained work_ingested limits_set rights_narrowed"
-        " input_accepted run_prepared recycled reply_requested history_restarted",
+        " classes_raised input_accepted run_prepared recycled reply_requested history_restarted",
     ),
     "surface": _family(
         EntityKind.CAPABILITY,

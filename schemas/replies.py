@@ -12,7 +12,7 @@ from rookery.schemas.agent_tools import AgentList
 from rookery.schemas.approvals.lists import ApprovalList, GrantList
 from rookery.schemas.approvals.records import DecisionReceipt
 from rookery.schemas.calls import Capability
-from rookery.schemas.envelope import InputSource
+from rookery.schemas.envelope import FactClasses, InputSource
 from rookery.schemas.hooks import HookList, HookReceipt, HookTrialReport, ResumeReceipt
 from rookery.schemas.machines.lease import AuthLeasePhase, AuthStatusPhase
 from rookery.schemas.machines.peer import PeerIngressAdmission
@@ -302,6 +302,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the session's guest; only in the view of one session, after its first run."""
     rights: SessionRights | UnsetType = msgspec.field(default=UNSET, name="grants")
     """Unset if the session itself restricts nothing; revocations are facts of the realm."""
+    classes: FactClasses | UnsetType = UNSET
+    """Unset if the session has those of the realm."""
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):

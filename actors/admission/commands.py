@@ -9,6 +9,7 @@ Pure: the caller passes in the realm's load and the turn's phase.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -22,7 +23,7 @@ from rookery.actors.kernel.machines import RejectionKind, TransitionRejected, re
 from rookery.actors.messages import CancelHandler, ReportBrokenHistory
 from rookery.actors.protection.checks import check_count, check_rights
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
-from rookery.schemas.envelope import Command, InputSource, Mode
+from rookery.schemas.envelope import Command, Fact, FactClasses, InputSource, Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.peer import ItemAssigned
@@ -33,6 +34,7 @@ from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind
 from rookery.schemas.peers.items import ItemKind
 from rookery.schemas.protection.rights import Rights, RightsSet, intersect
 from rookery.schemas.run import ErrorObject, RunRequest, check_limits
+from rookery.schemas.seed.refs import PrivacyClass
 
 __all__ = [
     "AdmissionQuotas",
@@ -42,6 +44,7 @@ __all__ = [
     "cancel",
     "cancel_handler",
     "change_limits",
+    "classes_of",
     "create",
     "end_lost_run",
     "end_run",
@@ -131,17 +134,19 @@ def create(
     requested, meta = command.body, state.meta
     check_limits(requested.limits)
     rights = _checked_rights(state, requested.rights)
+    _check_classes(requested.classes)
     builder = AdmissionFacts(state, command, now_ms)
     if not state.is_open:
         builder.open(requested.language)
     elif (meta.language, meta.limits) != (requested.language, requested.limits) or (
-        set(rights) - set(state.rights.rights)
+        set(rights) - set(state.rights.rights) or not _has_classes(state, requested.classes)
     ):
         raise Refused(
             "SESSION_IDENTITY_IN_USE",
-            f"session {command.key} exists with another language, other limits or other rights",
+            f"session {command.key} exists with another language, other limits, rights or classes",
             hint=f"rookery sessions show {command.key}",
         )
+    builder.raise_classes(requested.classes)
     builder.set_limits(requested.limits)
     builder.narrow_rights(rights)
     return builder.finish()
@@ -156,6 +161,8 @@ def change_limits(
     if not state.is_open:
         raise unknown_session(command.key)
     builder = AdmissionFacts(state, command, now_ms)
+    _check_classes(command.body.classes)
+    builder.raise_classes(command.body.classes)
     builder.set_limits(check_limits(command.body.of(state.meta.limits)))
     builder.narrow_rights(_checked_rights(state, command.body.rights))
     return builder.facts
@@ -243,6 +250,7 @@ def open_from_snapshot(
     if fact.generation == builder.state.generation:
         if fact.limits is not UNSET:
             builder.set_limits(fact.limits)
+        builder.raise_classes(fact.classes)
         builder.narrow_rights(fact.rights or (), fact.descends_from or ())
         if fact.run is not UNSET:
             builder.accept_forked(fact)
@@ -322,6 +330,27 @@ def _only_removes_files(request: RunRequest) -> bool:
 
 def unknown_session(key: str) -> Refused:
     return Refused("SESSION_NOT_FOUND", f"there is no session {key}", hint="rookery sessions list")
+
+
+def _check_classes(classes: FactClasses | UnsetType) -> None:
+    """Facts without a class are ``internal``, so a session cannot be below that."""
+    if classes is not UNSET and classes.privacy is PrivacyClass.PUBLIC:
+        text = "no session is public: its facts are internal at least"
+        raise Refused("INVALID_ARGUMENT", text, hint="internal, sensitive or secret")
+
+
+def _has_classes(state: Admission, classes: FactClasses | UnsetType) -> bool:
+    return classes is UNSET or state.classes.raised_by(classes) == state.classes
+
+
+def classes_of(state: Admission, decided: Sequence[Fact]) -> FactClasses:
+    """What the facts of one decision claim at least: a new class is that of its own message."""
+    classes = state.classes
+    for fact in decided:
+        match fact:
+            case facts.ClassesRaised(classes=raised):
+                classes = classes.raised_by(raised)
+    return classes
 
 
 def _checked_rights(state: Admission, rights: Rights | UnsetType) -> RightsSet:

@@ -20,6 +20,7 @@ from rookery.actors.admission.commands import (
     cancel,
     cancel_handler,
     change_limits,
+    classes_of,
     create,
     end_lost_run,
     end_run,
@@ -61,7 +62,7 @@ from rookery.schemas.commands import (
     SessionQuery,
     SetContext,
 )
-from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.envelope import Command, Fact, FactClasses
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.peer import ItemAssigned
@@ -244,6 +245,12 @@ class AdmissionDecider(Decider):
             check_rights(request.rights)
         if self._executes_runs and state.is_open and not request.has_prompt:
             state.meta.check_language(request.language)
+
+    def classes(
+        self, state: Admission, command: Command[Any], facts: Sequence[Fact]
+    ) -> FactClasses:
+        del command
+        return classes_of(state, facts)
 
     def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
         return evolve(state, fact)

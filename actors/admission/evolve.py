@@ -57,6 +57,10 @@ def _set_limits(state: Admission, fact: facts.LimitsSet) -> Admission:
     return replace(state, meta=replace(state.meta, limits=fact.limits))
 
 
+def _raise_classes(state: Admission, fact: facts.ClassesRaised) -> Admission:
+    return replace(state, classes=state.classes.raised_by(fact.classes))
+
+
 def _narrow_rights(state: Admission, fact: facts.RightsNarrowed) -> Admission:
     return replace(state, rights=state.rights.narrowed(fact.rights, fact.descends_from))
 
@@ -163,6 +167,7 @@ def _without(queue: tuple[PendingInput, ...], pending: PendingInput) -> tuple[Pe
 _FOLDS: dict[type, Callable[[Admission, Any], Admission]] = {
     facts.Initialized: _initialize,
     facts.LimitsSet: _set_limits,
+    facts.ClassesRaised: _raise_classes,
     facts.RightsNarrowed: _narrow_rights,
     facts.InputAccepted: _enqueue,
     facts.RunPrepared: _make_current,

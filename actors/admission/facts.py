@@ -30,7 +30,7 @@ from rookery.actors.kernel.machines import (
     Machine,
     SessionHost,
 )
-from rookery.schemas.envelope import Command, Mode
+from rookery.schemas.envelope import DEFAULT_CLASSES, Command, FactClasses, Mode
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.ids import derived_uuid7
@@ -68,6 +68,8 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
                 self.add(
                     facts.RightsNarrowed(rights=earlier.rights, descends_from=earlier.descends_from)
                 )
+            if (classes := self.state.classes) != DEFAULT_CLASSES:
+                self.add(facts.ClassesRaised(classes=classes))
         host, key = self.state.host, self._command.key
         if host.session_id is None and host.phase in (IDLE, ATTACHED):
             self.transition(LIFECYCLE, "RegisterSession", facts.Registered(session_id_in=key))
@@ -78,6 +80,12 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
     def set_limits(self, limits: SessionLimits) -> None:
         if limits != self.state.meta.limits:
             self.add(facts.LimitsSet(limits=limits))
+
+    def raise_classes(self, classes: FactClasses | UnsetType) -> None:
+        """Raise what the session's facts claim, unless they claim it."""
+        known = self.state.classes
+        if classes is not UNSET and known.raised_by(classes) != known:
+            self.add(facts.ClassesRaised(classes=classes))
 
     def narrow_rights(self, rights: RightsSet, descends_from: tuple[str, ...] = ()) -> None:
         """Add rights and origins, unless the session has them all."""

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines import DESTROYED, INITIALIZING, SessionHost
+from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind
 from rookery.schemas.protection.rights import NO_RIGHTS, SessionRights
@@ -227,6 +228,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """The turn of the last run that began one, if a driver outside of the nodes executes runs."""
     rights: SessionRights = NO_RIGHTS
     """Of all its generations."""
+    classes: FactClasses = DEFAULT_CLASSES
+    """What its facts claim at least, in all its generations."""
 
     @property
     def is_open(self) -> bool:
@@ -271,6 +274,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
             current_run_id=self.host.current_run_id,
             queue=tuple(self.receipt(waiting) for waiting in self.queue),
             rights=UNSET if self.rights == NO_RIGHTS else self.rights,
+            classes=UNSET if self.classes == DEFAULT_CLASSES else self.classes,
         )
 
 

@@ -67,7 +67,7 @@ from rookery.schemas.commands import (
     HandleInput,
     RevokeGrant,
 )
-from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.envelope import Command, Fact, FactClasses
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.machines.views import ApprovalView
@@ -164,6 +164,13 @@ class ApprovalsDecider(MachineDecider):
     def check_key(self, key: str) -> None:
         if key != APPROVERS_KEY:
             super().check_key(key)
+
+    def classes(
+        self, state: SessionApprovals, command: Command[Any], facts: Sequence[Fact]
+    ) -> FactClasses:
+        del facts
+        asked = isinstance(command.body, RequestApproval)
+        return command.body.classes if asked else state.classes
 
     def evolve(self, state: SessionApprovals, fact: Any) -> SessionApprovals:
         if isinstance(fact, facts.HistoryRestarted):

@@ -18,6 +18,7 @@ from rookery.actors.approvals.state import (
 )
 from rookery.actors.keys.approver_signatures import signed_answer
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
+from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.facts import approval as facts
 
 __all__ = ["evolve"]
@@ -67,7 +68,10 @@ def _with_request(state: State, fact: facts.Requested | facts.AutoAllowed, **fie
         package_fingerprint=fact.package_fingerprint,
         **fields,
     )
-    state = _count_call(state, fact)
+    classes = FactClasses(
+        fact.privacy or DEFAULT_CLASSES.privacy, fact.retention or DEFAULT_CLASSES.retention
+    )
+    state = replace(_count_call(state, fact), classes=classes)
     return replace(state, asked=state.asked.set(fact.operation_id, request_state))
 
 

@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.approvals.lifecycle_machine import ApprovalStatuses
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus, DecideApproval, tool_digest
 from rookery.schemas.calls import ApprovalTerms
+from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.protection.policy import risk_of
 from rookery.schemas.run import SideEffect
@@ -219,6 +220,8 @@ class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
     in_session: Map[str, int] = Map()
     records: int = 0
     """The number of records of the run."""
+    classes: FactClasses = DEFAULT_CLASSES
+    """What its last request of an approval claims."""
     refusals: RefusalWindow = RefusalWindow()
     """Of answers to no approval of the session, or of changes of approvers."""
     changes: tuple[ApproverChange, ...] = ()

@@ -18,8 +18,9 @@ from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.sessions import Snapshot
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
+from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts.session import RightsNarrowed
+from rookery.schemas.facts.session import ClassesRaised, RightsNarrowed
 from rookery.schemas.facts.tool import Requested
 from rookery.schemas.protection.rights import NO_RIGHTS, SessionRights, after_calls
 from rookery.schemas.run import SessionLimits
@@ -104,6 +105,15 @@ class SessionRebuilder:
             calls = sum(isinstance(fact, Requested) for _, fact in found)
             rights = replace(rights, rights=after_calls(rights.rights, calls))
         return rights.narrowed((), (session_id,))
+
+    async def classes_of(self, session_id: str) -> FactClasses | UnsetType:
+        """What the facts of another session claim with the memory of this one, if it has
+        classes."""
+        classes = DEFAULT_CLASSES
+        for _, fact in await self.reader.facts("session", session_id, 0):
+            if isinstance(fact, ClassesRaised):
+                classes = classes.raised_by(fact.classes)
+        return UNSET if classes == DEFAULT_CLASSES else classes
 
     async def relabel(self, data: bytes, **changed: object) -> Snapshot:
         """The snapshot with another header."""

@@ -65,12 +65,15 @@ class CommandProcessor:
             completions, self._completions = self._completions, Completions()
             self._context.commit(commits, completions)
 
+    def _new_unit(self, entity: Entity) -> UnitOfWork:
+        return UnitOfWork(entity, self._decider, self._source, self._context.classes)
+
     def process(self, entity: Entity, now_ms: int) -> None:
         """Decide the entity's pending commands, as many as fit into one message."""
         if entity.load_error is not None:
             self._process_damaged(entity, entity.load_error, now_ms)
             return
-        unit = entity.held or UnitOfWork(entity, self._decider, self._source)
+        unit = entity.held or self._new_unit(entity)
         entity.held = None
         while entity.is_ready and not unit.is_full and entity.load_error is None:
             pending = entity.pop_next()
@@ -207,7 +210,7 @@ class CommandProcessor:
             message=entity.load_error.message,
             after_sequence=entity.sequence,
         )
-        unit = UnitOfWork(entity, self._decider, self._source)
+        unit = self._new_unit(entity)
         try:
             unit.add(pending, [fact], now_ms, restart.causes(entity.id))
         except CodedError as error:

@@ -23,7 +23,7 @@ from msgspec.structs import force_setattr
 
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.envelope import DEFAULT_CLASSES, Command, Fact, FactClasses
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_client_session, decode_typed_text, encode_typed_text
 
@@ -232,6 +232,11 @@ class Decider(ABC):
         that this entity has not seen."""
         del facts
         return False
+
+    def classes(self, state: Any, command: Command[Any], facts: Sequence[Fact]) -> FactClasses:
+        """What the facts of a command claim at least; ``state``: before them."""
+        del state, command, facts
+        return DEFAULT_CLASSES
 
     def hold_s(self, state: Any, facts: Sequence[Fact]) -> float:
         """How long the facts of a reaction, or of an executor's command, may wait to be committed

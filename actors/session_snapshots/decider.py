@@ -21,10 +21,10 @@ from rookery.actors.kernel.machines import DESTROYED, INITIALIZING
 from rookery.schemas.agents import ConversationOrigin
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.envelope import DEFAULT_CLASSES, Command, Fact, FactClasses
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import sandbox as facts
-from rookery.schemas.facts.session import SessionFact
+from rookery.schemas.facts.session import ClassesRaised, SessionFact
 from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
@@ -79,6 +79,7 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     limits: SessionLimits | UnsetType = UNSET
     rights: RightsSet | UnsetType = UNSET
     descends_from: tuple[str, ...] | UnsetType = UNSET
+    classes: FactClasses | UnsetType = UNSET
     conversation: ConversationOrigin | UnsetType = UNSET
 
 
@@ -105,6 +106,8 @@ class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
     life: int = 1
     """The session's present generation."""
     phase: str = INITIALIZING
+    classes: FactClasses = DEFAULT_CLASSES
+    """What the facts of the session claim at least."""
 
 
 class SnapshotsDecider(Decider):
@@ -159,7 +162,16 @@ class SnapshotsDecider(Decider):
         )
 
     def observe(self, state: SnapshotState, fact: SessionFact) -> SnapshotState:
+        if isinstance(fact, ClassesRaised):
+            state = replace(state, classes=state.classes.raised_by(fact.classes))
         return replace(state, life=fact.generation, phase=fact.phase or state.phase)
+
+    def classes(
+        self, state: SnapshotState, command: Command[Any], facts: Sequence[Fact]
+    ) -> FactClasses:
+        del facts
+        inherited = getattr(command.body, "classes", UNSET)
+        return state.classes if inherited is UNSET else state.classes.raised_by(inherited)
 
     def effects(self, state: SnapshotState, fact: facts.SandboxFact) -> Sequence[Effect]:
         gone = _deletable(state)[-1:]

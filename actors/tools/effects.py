@@ -23,6 +23,7 @@ from rookery.schemas.calls import (
     WAITING_FOR_TASK,
     ToolFault,
 )
+from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.facts import tool as facts
 
 __all__ = [
@@ -61,6 +62,8 @@ class AskApproval(Effect, frozen=True, kw_only=True):
     call: ToolCall
     package_fingerprint: str = ""
     """Of the run's package, which the request quotes."""
+    classes: FactClasses = DEFAULT_CLASSES
+    """What the facts of the session claim at least."""
     may_be_recorded: bool = False
     """Whether the request may be on record already: the call was read from the journal."""
 

@@ -75,7 +75,7 @@ from rookery.actors.turns.turn_machine import TURN
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
-from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.envelope import Command, Fact, FactClasses
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import approval, code, hook, model, session, surface, tool
 from rookery.schemas.facts import turn as facts
@@ -349,6 +349,12 @@ class TurnsDecider(SessionMachineDecider):
         if isinstance(command.body, ReportBrokenHistory):
             return active_run_view(state, "" if state.driving is None else state.driving.run_id)
         return active_run_view(state, command.body.run_id)
+
+    def classes(
+        self, state: SessionTurns, command: Command[Any], facts: Sequence[Fact]
+    ) -> FactClasses:
+        del command, facts
+        return state.classes
 
     def hold_s(self, state: SessionTurns, facts: Sequence[Fact]) -> float:
         """A start waits for its run's first step: until then a program does nothing but compute.

@@ -50,6 +50,8 @@ def evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTu
             return replace(state, limits=UNSET)
         case session.LimitsSet():
             return replace(state, limits=unset_if_default(fact.limits))
+        case session.ClassesRaised():
+            return replace(state, classes=state.classes.raised_by(fact.classes))
         case session.RightsNarrowed():
             return replace(state, rights=state.rights.narrowed(fact.rights, fact.descends_from))
     return _evolve_requested(state, fact)

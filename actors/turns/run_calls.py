@@ -354,12 +354,12 @@ class RunCalls:
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         if isinstance(fact, tool.CallFact):
             found = with_items(state, call_effects(state.calls, fact))
-            return _with_package(found, state.driving)
+            return _with_package(found, state)
         return ()
 
     def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
         pending = pending_call_effects(state.known_calls, session, self.rules.epoch)
-        return _with_package(with_items(state, pending), state.driving)
+        return _with_package(with_items(state, pending), state)
 
     def release_slots(self, session: str, state: SessionTurns | None) -> None:
         """Release the slots reserved for intents that were not committed."""
@@ -415,13 +415,15 @@ def _may_retry_calls(run: ActiveRun | None) -> bool:
     return any(pin.retries is True for pin in run.offer.hooks)
 
 
-def _with_package(effects: Sequence[Effect], run: ActiveRun | None) -> Sequence[Effect]:
-    """The effects; requests of approvals quote the package of their run."""
+def _with_package(effects: Sequence[Effect], state: SessionTurns) -> Sequence[Effect]:
+    """The effects; requests of approvals quote the package of their run and the session's
+    classes."""
+    run = state.driving
     package = UNSET if run is None else run.offer.package_fingerprint
     if package is UNSET or AskApproval not in map(type, effects):
         return effects
     return [
-        replace(effect, package_fingerprint=package)
+        replace(effect, package_fingerprint=package, classes=state.classes)
         if isinstance(effect, AskApproval) and run and effect.call.run == run.run_id
         else effect
         for effect in effects

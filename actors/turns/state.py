@@ -19,6 +19,7 @@ from rookery.actors.turns.slot_machine import TurnSlot
 from rookery.actors.turns.transitions import Turn
 from rookery.schemas.agents import ModelEstimate, ModelUsage
 from rookery.schemas.calls import ForkedRun, PinnedHook, RequestedCall, RunEnvironment
+from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalOutcome
 from rookery.schemas.protection.rights import NO_RIGHTS, RightsSet, SessionRights
 from rookery.schemas.run import Language, RunOutput, RunRequest, SessionLimits
@@ -228,6 +229,8 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     """The guest of the snapshot that this generation began with, if it did."""
     rights: SessionRights = NO_RIGHTS
     """Admission's, of this generation."""
+    classes: FactClasses = DEFAULT_CLASSES
+    """Admission's: what the facts of the session claim at least."""
     surfaces: RunSurfaces = RunSurfaces()
     conversation: int = 0
     """How many facts its conversation is folded from, in this generation."""

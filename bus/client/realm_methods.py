@@ -24,6 +24,7 @@ from rookery.schemas.approvals.lists import (
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.commands import FilesQuery, RestoreSession, RevokeGrant
 from rookery.schemas.digest import digest_json
+from rookery.schemas.envelope import FactClasses
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import FileEntry, FilesView, GrantReceipt, RunAnswer
@@ -162,13 +163,16 @@ class SessionsMixin(ABC):
         language: Language | str = Language.PYTHON,
         limits: SessionLimits | Mapping[str, int] | None = None,
         rights: Rights | Mapping[str, Any] | None = None,
+        classes: FactClasses | Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Create a session with limits and rights of its own before its first run. A duplicate
-        changes nothing."""
+        """Create a session with limits and rights of its own, and what its facts claim at least,
+        before its first run. A duplicate changes nothing."""
         initial = SessionLimits() if limits is None else limits
         body: dict[str, Any] = {"language": language, "limits": initial}
         if rights is not None:
             body["grants"] = rights
+        if classes is not None:
+            body["classes"] = classes
         return await self.ask("create", session, body)
 
     async def append(self, session: str, text: str, *, role: str = "user") -> dict[str, Any]:

@@ -23,6 +23,7 @@ from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import RevokeGrant
+from rookery.schemas.envelope import FactClasses
 from rookery.schemas.events import EventCursor, EventFilter
 from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
 from rookery.schemas.peers.envelope import PeerFailure
@@ -204,8 +205,11 @@ class SyncClient:
         language: Language | str = Language.PYTHON,
         limits: SessionLimits | Mapping[str, int] | None = None,
         rights: Rights | Mapping[str, Any] | None = None,
+        classes: FactClasses | Mapping[str, Any] | None = None,
     ) -> Fields:
-        work = self._client.create(session, language=language, limits=limits, rights=rights)
+        work = self._client.create(
+            session, language=language, limits=limits, rights=rights, classes=classes
+        )
         return self._thread.run(work)
 
     def append(self, session: str, text: str, *, role: str = "user") -> Fields:

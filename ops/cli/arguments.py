@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from cyclopts import Parameter
@@ -24,6 +24,7 @@ from rookery.ops.cli.options import parse_duration_ms
 from rookery.ops.cli.output import clock_time
 from rookery.ops.cli.usage_errors import STDIN
 from rookery.schemas.agents import ToolMode
+from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.protection.rights import Rights, ToolRight
@@ -36,11 +37,14 @@ from rookery.schemas.run import (
     SideEffect,
     limit_hint,
 )
+from rookery.schemas.seed.refs import PrivacyClass, RetentionClass
 
 __all__ = [
+    "NO_CLASS_OPTIONS",
     "NO_PROGRAM_OPTIONS",
     "NO_PROMPT_OPTIONS",
     "NO_RIGHTS_OPTIONS",
+    "ClassOptions",
     "File",
     "ProgramOptions",
     "PromptOptions",
@@ -339,6 +343,30 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
 # --- rights args ----------------------------------------------------------------------------------
 
 # The options of the command line that name rights, and the rights made of them.
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ClassOptions:
+    """What the facts of a session claim at least."""
+
+    privacy: Annotated[
+        PrivacyClass | None,
+        Parameter(help="Its facts are sensitive or secret; nothing lowers that again."),
+    ] = None
+    retention: Annotated[
+        RetentionClass | None, Parameter(help="How long its facts may be stored.")
+    ] = None
+
+    def classes(self) -> FactClasses | UnsetType:
+        """The classes of these options; unset if there is none."""
+        if self.privacy is None and self.retention is None:
+            return UNSET
+        default = DEFAULT_CLASSES
+        return FactClasses(self.privacy or default.privacy, self.retention or default.retention)
+
+
+NO_CLASS_OPTIONS: Final = ClassOptions()
 
 
 @Parameter(name="*")

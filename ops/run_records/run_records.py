@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rookery.actors.hooks.points import journal_records
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import DEFAULT_CLASSES, Fact, FactClasses
 from rookery.schemas.event_index import fact_classes
 from rookery.schemas.facts import approval, hook, model, session, tool, turn
 from rookery.schemas.ids import (
@@ -175,7 +175,7 @@ def _base(run: _Run, fact: Any, key: str) -> JournalRecordBase:
         causal_refs=fact.cause,
         timestamp_millis=fact.at_ms,
         runtime_package_fingerprint=run.fingerprint or "unknown",
-        privacy=fact_classes(fact).privacy,
+        privacy=fact_classes(fact, FactClasses(fact.privacy or DEFAULT_CLASSES.privacy)).privacy,
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType, field
 
 from rookery.schemas.agents import ConversationOrigin
 from rookery.schemas.calls import ForkedRun, ForkPoint
-from rookery.schemas.envelope import Fact, HistoryRestart
+from rookery.schemas.envelope import Fact, FactClasses, HistoryRestart
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 from rookery.schemas.scalars import Unsigned
@@ -62,6 +62,8 @@ class SnapshotRestored(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_re
     """Those of the session that the memory is from; a fork adds those of its run."""
     descends_from: tuple[str, ...] | UnsetType = UNSET
     """See ``session.rights_narrowed``."""
+    classes: FactClasses | UnsetType = UNSET
+    """Of the session that the memory is from, if it has some."""
     conversation: ConversationOrigin | UnsetType = UNSET
     """The conversation that the generation begins with; unset if it is empty."""
 

@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType, field
 
 from rookery.schemas.calls import ForkedRun
-from rookery.schemas.envelope import Fact, HistoryRestart, InputSource, Mode
+from rookery.schemas.envelope import Fact, FactClasses, HistoryRestart, InputSource, Mode
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 
@@ -156,6 +156,13 @@ class LimitsSet(_OfSession, frozen=True, kw_only=True, tag="session.limits_set.v
     limits: SessionLimits
 
 
+class ClassesRaised(_OfSession, frozen=True, kw_only=True, tag="session.classes_raised.v1"):
+    """The facts of the session claim these classes at least, from this message on. Each generation
+    begins with them: nothing lowers the privacy again."""
+
+    classes: FactClasses
+
+
 class RightsNarrowed(_OfSession, frozen=True, kw_only=True, tag="session.rights_narrowed.v1"):
     """These rights apply beside those that the session has, and are repeated at the beginning of
     each generation: nothing gives rights back."""
@@ -283,6 +290,7 @@ SessionFact = (
     | QueuedRunDrained
     | WorkIngested
     | LimitsSet
+    | ClassesRaised
     | RightsNarrowed
     | InputAccepted
     | RunPrepared

@@ -14,8 +14,10 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.server_access import ServerAccess
 from rookery.ops.config import Config, hide_secret, load
 from rookery.ops.server import ConfiguredServer, RealmServer
+from rookery.schemas.envelope import FactClasses
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.bindings import AuthorizationCodeSettings, DeviceCodeSettings
+from rookery.schemas.seed.refs import PrivacyClass
 
 
 def loaded(directory: Path, **sources: Any) -> Config:
@@ -226,6 +228,14 @@ def test_every_key_can_be_set_in_a_file_by_the_name_it_is_shown_with(tmp_path):
     approvals = {"callback_port", "escalate_after_ms", "escalate_to"}
     budgets = {"budgets.session_cost", "budgets.session_tokens"}
     assert unset == {"metrics.port", *budgets, *(f"approvals.{name}" for name in approvals)}
+
+
+def test_the_classes_of_facts_are_words_of_the_contract(tmp_path):
+    sensitive = loaded(tmp_path, flags={"facts.privacy": "sensitive"}).facts
+    assert sensitive == FactClasses(PrivacyClass.SENSITIVE)
+    (tmp_path / "rookery.toml").write_text('[facts]\nprivacy = "hidden"')
+    with pytest.raises(Refused, match="CONFIG_INVALID"):
+        loaded(tmp_path)
 
 
 # --- bindings -------------------------------------------------------------------------------------

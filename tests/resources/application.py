@@ -46,4 +46,10 @@ def unlock(key: str) -> str:
     return f"{len(key)} characters"
 
 
-registry = ToolRegistry.of(echo, unlock, crm)
+@tool(approval_policy="manual")
+def spend(amount: int) -> int:
+    """A call that an approver is asked about."""
+    return amount
+
+
+registry = ToolRegistry.of(echo, unlock, spend, crm)

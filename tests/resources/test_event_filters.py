@@ -14,8 +14,10 @@ from rookery.bus.client.client import Client
 from rookery.bus.client.filtered_events import SelectedEvent
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role
-from rookery.schemas.errors import Refused
+from rookery.schemas.approvals.lists import ListedApproval
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.events import EventCursor, EventFilter
+from rookery.schemas.seed.refs import PrivacyClass
 from tests.resources.conftest import REALM, Realm
 
 LAST = "turn_completed"
@@ -84,6 +86,61 @@ def test_facts_with_a_sensitive_value_are_of_their_class_and_others_say_none(rea
         assert not any("retention" in fact for fact in found)
 
     realm.visit(scenario)
+
+
+def test_every_fact_of_a_session_claims_its_class_and_so_does_what_is_read_of_it(realm: Realm):
+    """Also in its next generation, and in a fork: the memory goes on there."""
+
+    async def scenario(client: Client) -> None:
+        with pytest.raises(CodedError, match="its facts are internal at least"):
+            await client.create("raised", classes={"privacy": "public"})
+        raised = {"privacy": "sensitive"}
+        for _ in range(2):
+            assert (await client.create("raised", classes=raised))["classes"] == raised
+        with pytest.raises(CodedError, match="SESSION_IDENTITY_IN_USE"):
+            await client.create("raised", classes={"privacy": "secret"})
+        lower = {"privacy": "internal", "retention": "run_scoped"}
+        changed = await client.ask("limits", "raised", {"classes": lower})
+        assert changed["classes"] == {**raised, "retention": "run_scoped"}
+        run = (await client.run("raised", "x = unlock('abc')\nx")).run_id
+        end = (await _facts_of(client, "raised"))[-1]["seq"]
+        await client.fork("raised", run, end, "raised-fork")
+        for session, own in (("raised", True), ("raised-fork", False)):
+            await client.destroy(session)
+            running = asyncio.create_task(client.run(session, "unlock('ab') and spend(3)"))
+            await client.decide(await _waiting(client, session), "approved", actor="ann")
+            await running
+            found = await _facts_of(client, session, 2 if own else 1)
+            assert {fact.get("privacy") for fact in found} == {"sensitive"}, session
+            assert {fact["generation"] for fact in found} == {1, 2}
+            late = [fact for fact in found if fact["generation"] == 2]
+            assert {fact.get("retention") for fact in late} == {"run_scoped"}
+            assert "approval" in {fact["type"].partition(".")[0] for fact in late}
+            assert own or found[0]["type"] == "sandbox.snapshot_restored.v1"
+        result = await client.resolve_resource("raised", f"session://raised/runs/{run}/result")
+        assert result.resolution.privacy is PrivacyClass.SENSITIVE
+        with pytest.raises(CodedError, match="PERMISSION_DENIED: the content is sensitive"):
+            await client.read_resource("raised", result)
+
+    realm.visit(scenario, Role.OPERATOR)
+
+
+async def _waiting(client: Client, session: str) -> ListedApproval:
+    async with asyncio.timeout(60):
+        while not (listed := await client.approvals(session)):
+            await asyncio.sleep(0.01)
+    return listed[0]
+
+
+async def _facts_of(client: Client, session: str, runs: int = 1) -> list[dict[str, Any]]:
+    """The facts of the session until so many runs are committed."""
+    found: list[dict[str, Any]] = []
+    async with aclosing(client.events(key=session)) as events:
+        async for fact in events:
+            found.append(fact)
+            if sum(one["type"] == "session.run_committed.v1" for one in found) == runs:
+                break
+    return found
 
 
 def test_the_blocking_client_has_the_same_facts(realm: Realm):

@@ -62,7 +62,7 @@ HOST_MOVES: Final = named(
     " work_ingested",
 )
 """Only the machines of the session's host read them."""
-SESSION_SETTINGS: Final = named("session", "initialized limits_set rights_narrowed")
+SESSION_SETTINGS: Final = named("session", "classes_raised initialized limits_set rights_narrowed")
 NOT_OF_RUNS: Final = of_machines(SLOT, PRODUCT_TURN, MODEL_ROUTING)
 """Facts of machines that no run uses."""
 TURN_PHASES: Final = named(

@@ -118,6 +118,7 @@ class RunForker:
             limits=limits,
             rights=rights or UNSET,
             descends_from=inherited.origins_of(session) or UNSET,
+            classes=await self._rebuilder.classes_of(query.session),
             conversation=conversation,
         )
         if position.continues_run:

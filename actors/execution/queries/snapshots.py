@@ -243,6 +243,7 @@ class SessionSnapshots:
             # The session's own calls count already.
             rights=(() if header.session_id == session else source.rights) or UNSET,
             descends_from=source.origins_of(session) or UNSET,
+            classes=await self._rebuilder.classes_of(header.session_id),
             conversation=header.conversation,
         )
         try:

@@ -20,7 +20,7 @@ from rookery.actors.kernel.executors.asks import Reply, error_reply, is_local, r
 from rookery.bus.ports import AppendOutcome, AppendRequest, Delivery, InboxPosition
 from rookery.schemas.codec import encode_facts, fact_name
 from rookery.schemas.digest import chain
-from rookery.schemas.envelope import Command, Fact, fill_envelope
+from rookery.schemas.envelope import Command, Fact, FactClasses, fill_envelope
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.event_index import fact_classes
 from rookery.schemas.ids import fact_id
@@ -103,6 +103,7 @@ class UnitOfWork:
     """Collects command after command and becomes a ``Commit``."""
 
     __slots__ = (
+        "_classes",
         "_decider",
         "_early_replies",
         "_effects",
@@ -122,8 +123,10 @@ class UnitOfWork:
         "state",
     )  # fmt: skip
 
-    def __init__(self, entity: Entity, decider: Decider, source: str) -> None:
+    def __init__(self, entity: Entity, decider: Decider, source: str, classes: FactClasses) -> None:
+        """``classes``: of the realm's facts."""
         self.entity, self._decider, self._source = entity, decider, source
+        self._classes = classes
         self.state: Any = entity.state
         self.facts: list[Fact] = []
         self.commands: list[PendingCommand] = []
@@ -229,8 +232,10 @@ class UnitOfWork:
     ) -> None:
         """What only the kernel knows of new facts."""
         (family, key), command = self.entity.id, pending.command
+        of_session = self._decider.classes(self.state, command, facts)
+        at_least = self._classes.raised_by(of_session)
         for number, fact in enumerate(facts, self.entity.fact_count + len(self.facts) + 1):
-            classes = fact_classes(fact)
+            classes = fact_classes(fact, at_least)
             fill_envelope(
                 fact,
                 id=fact_id(family, key, number),

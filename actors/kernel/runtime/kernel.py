@@ -88,11 +88,11 @@ class Kernel:
         self._bus, self._loop, self._settings = bus, loop, settings
         self.now_ms, self.metrics = settings.now_ms, settings.metrics
         self.failpoints, self.payload_bytes_max = settings.failpoints, settings.payload_bytes_max
-        self.node, self._numbers = settings.identity.node, count(1)
+        self.node, self.classes = settings.identity.node, settings.classes
         self._deciders: list[Decider] = [NodeDecider(), *deciders]
         self._mailboxes = {c.family: Mailbox() for c in self._deciders}
         self._actors: dict[str, pykka.ActorRef[FamilyActor]] = {}
-        self._watermark = Watermark()
+        self._watermark, self._numbers = Watermark(), count(1)
         reactions = FactRouter(self._deciders, self._mailboxes, self._watermark)
         self.histories = KeyHistories(bus.journal, self._owns)
         self._loader = EntityLoader(

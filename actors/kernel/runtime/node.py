@@ -20,7 +20,7 @@ from rookery.actors.messages import FactRecorded, RecordFact
 from rookery.actors.metrics import NO_METRICS, KernelMetrics
 from rookery.bus.ports import Delivery, EntitySnapshot
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.envelope import Command, EntityId, Fact
+from rookery.schemas.envelope import DEFAULT_CLASSES, Command, EntityId, Fact, FactClasses
 from rookery.schemas.facts.node import NODE_FACTS
 
 __all__ = ["ActorContext", "KernelSettings", "NodeDecider", "NodeState"]
@@ -49,6 +49,8 @@ class KernelSettings:
     passivate_after_ms: int = 600_000
     drain_timeout_s: float = 10.0
     payload_bytes_max: int = 1 << 20
+    classes: FactClasses = DEFAULT_CLASSES
+    """What the facts of the realm claim at least."""
     key: SigningKey | None = None
     """Signs checkpoints of what this node appends; without one there are none."""
 
@@ -68,6 +70,8 @@ class ActorContext(Protocol):
     failpoints: Failpoints
     payload_bytes_max: int
     """The size limit of a command's body."""
+    classes: FactClasses
+    """What the facts of the realm claim at least."""
 
     def run_soon(self, call: Callable[[], None]) -> None:
         """Run ``call`` on the bus's loop. Any thread."""

@@ -269,8 +269,9 @@ class CallExecutor:
         if isinstance(recorded, ToolFault):
             return recorded
         arguments = self._opened(session, call, recorded)
-        fingerprint = effect.package_fingerprint
-        subject = await asyncio.to_thread(approval_subject, tool, call, arguments, fingerprint)
+        subject = await asyncio.to_thread(
+            approval_subject, tool, call, arguments, effect.package_fingerprint, effect.classes
+        )
         if isinstance(subject, ToolFault) or not tool.checks.sensitive.arguments:
             return subject
         parts, bound = tool.checks.sensitive, subject.request.arguments

@@ -32,6 +32,7 @@ from rookery.schemas.calls import (
 )
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json, digest_bytes
+from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.protection.rights import RightsSet
@@ -329,10 +330,14 @@ class ApprovalSubject(NamedTuple):
 
 
 def approval_subject(
-    tool: CatalogueTool, call: ToolCall, arguments: CallArguments, package_fingerprint: str = ""
+    tool: CatalogueTool,
+    call: ToolCall,
+    arguments: CallArguments,
+    package_fingerprint: str = "",
+    classes: FactClasses = DEFAULT_CLASSES,
 ) -> ApprovalSubject | ToolFault:
     """The approval request of a call, or the fault of its arguments. ``package_fingerprint``: of
-    its run."""
+    its run; ``classes``: of its session."""
     try:
         bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
         text = tool.checks.encode_request(arguments.args, arguments.kwargs)
@@ -358,5 +363,6 @@ def approval_subject(
         risk=call.risk,
         allowed_decisions=call.allowed_decisions,
         package_fingerprint=package_fingerprint,
+        classes=classes,
     )
     return ApprovalSubject(request, text)

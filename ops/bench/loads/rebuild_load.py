@@ -20,7 +20,7 @@ from rookery.ops.bench.harness.load import LoadResult, Task, command_id
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.digest import digest_bytes
-from rookery.schemas.envelope import Command, EntityId
+from rookery.schemas.envelope import DEFAULT_CLASSES, Command, EntityId
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import RunRequest
 
@@ -79,7 +79,7 @@ def next_run(entity: Entity, identity: str) -> Command[Any]:
 
 def decide_commit(entity: Entity, concern: Decider, command: Command[Any]) -> Commit:
     """The commit of this command, as the kernel makes it."""
-    draft = UnitOfWork(entity, concern, f"{concern.family}@bench")
+    draft = UnitOfWork(entity, concern, f"{concern.family}@bench", DEFAULT_CLASSES)
     facts = concern.decide(draft.state, command, now_ms=_NOW_MS)
     draft.add(PendingCommand(command, _DIGEST, 0.0), facts, _NOW_MS)
     return draft.commit(f"bench.{command.id}", Mailbox(), 0.0)

@@ -24,7 +24,9 @@ from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.arguments import (
+    NO_CLASS_OPTIONS,
     NO_RIGHTS_OPTIONS,
+    ClassOptions,
     RightsOptions,
     find_language,
     parse_limits,
@@ -143,11 +145,16 @@ def create(
         list[str] | None, Parameter(help="A limit of each run: NAME=NUMBER.", negative="")
     ] = None,
     may: RightsOptions = NO_RIGHTS_OPTIONS,
+    claim: ClassOptions = NO_CLASS_OPTIONS,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Create a session with its own limits and rights, before its first run."""
-    defaults = SessionLimits(**parse_limits(limit or (), "--limit "))
-    body = CreateSession(language=find_language(language), limits=defaults, rights=may.rights())
+    """Create a session with its own limits, rights and classes, before its first run."""
+    body = CreateSession(
+        language=find_language(language),
+        limits=SessionLimits(**parse_limits(limit or (), "--limit ")),
+        rights=may.rights(),
+        classes=claim.classes(),
+    )
     return _print_limits(asyncio.run(_change("create", session, body, options)), options)
 
 
@@ -157,14 +164,16 @@ def limits(
     /,
     *changes: Annotated[str, Parameter(help="NAME=NUMBER; other limits stay the same.")],
     may: RightsOptions = NO_RIGHTS_OPTIONS,
+    claim: ClassOptions = NO_CLASS_OPTIONS,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Change the limits of a session, from its next run on, or narrow its rights, at once."""
-    rights = may.rights()
-    if not changes and rights is UNSET:
+    """Change the limits of a session, from its next run on, narrow its rights or raise the classes
+    of its facts, at once."""
+    rights, classes = may.rights(), claim.classes()
+    if not changes and rights is UNSET and classes is UNSET:
         known = ", ".join(SessionLimits.__struct_fields__)
         raise Refused("INVALID_ARGUMENT", "nothing to change", hint=f"NAME=NUMBER of {known}")
-    body = ChangeLimits(**parse_limits(changes), rights=rights)
+    body = ChangeLimits(**parse_limits(changes), rights=rights, classes=classes)
     return _print_limits(asyncio.run(_change("limits", session, body, options)), options)
 
 
@@ -222,6 +231,7 @@ def _lines(view: SessionView) -> list[tuple[str, object]]:
         ("language", meta.language),
         ("limits", limit_words(meta.limits)),
         *(("rights", right_words(one)) for one in (view.rights.rights if view.rights else ())),
+        *([("classes", f"{kept.privacy}, {kept.retention}")] if (kept := view.classes) else ()),
         ("guest", "none yet" if view.build is UNSET else view.build[:8]),
         ("created", clock_time(meta.created_at)),
         ("last used", clock_time(meta.last_used_at)),
