@@ -21,6 +21,7 @@ from rookery.bus.server_access import ACCESS_VARIABLES, split_urls
 from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.errors import Refused
+from rookery.schemas.hooks import HookSettings
 from rookery.schemas.protection.bindings import BindingName, BindingSettings
 from rookery.schemas.protection.policy import PolicySettings
 from rookery.schemas.seed.refs import PrivacyClass
@@ -75,8 +76,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     nkey_file: str = ""
     """A user's seed, for a server that knows its public key."""
     ca_file: str = ""
-    """Certificates that vouch for the servers; empty: the system's. This and a certificate demand
-    TLS."""
+    """Certificates that vouch for the servers; empty: the system's. It demands TLS, as the next."""
     certificate_file: str = ""
     """The client's own certificate, and those between it and its CA."""
     key_file: str = ""
@@ -272,8 +272,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     log: LogConfig = LogConfig()
     models: ModelsConfig = ModelsConfig()
     budgets: BudgetsConfig = BudgetsConfig()
+    hooks: HookSettings = HookSettings()
     facts: FactClasses = DEFAULT_CLASSES
-    """The classes that all facts of the realm claim at least; the same on every node."""
     bindings: dict[BindingName, BindingSettings] = {}
     """Tables ``[bindings.NAME]`` of the file: the credentials that tools may use, by their names.
     ``provider`` says how each is got: ``static``, ``client_credentials``, ``authorization_code`` or

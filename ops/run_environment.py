@@ -71,7 +71,7 @@ async def provision(
         catalogue=await bus.blobs.put(surfaces.tools.catalogue_bytes),
         limits_max=_limits_max(config.limits),
         entropy=entropy,
-        hooks=NodeHooks(registry.hooks),
+        hooks=NodeHooks(registry.hooks, config.hooks.missing_wait_s),
         surfaces=surfaces.live.visible_to,
         added=surfaces.tools.get,
         models=models,

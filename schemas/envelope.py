@@ -75,7 +75,8 @@ class InputSource(StrEnum):
 
 
 class FactClasses(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a fact claims of itself, or what the facts of a session or a realm claim at least."""
+    """What a fact claims of itself, or what the facts of a session or a realm claim at least: those
+    of a realm are the section ``[facts]`` of every node's configuration."""
 
     privacy: PrivacyClass = PrivacyClass.INTERNAL
     retention: RetentionClass = RetentionClass.DURABLE

@@ -127,7 +127,9 @@ CODES: Final[dict[str, Code]] = {
     "HOOK_INTERRUPTED": Code("a hook failed, and the run is parked until it is resumed"),
     "HOOK_REPAIR_NEEDED": Code("a hook did not let the run complete, or wanted a further retry"),
     "HOOK_NOT_FOUND": Code("the realm has no such hook"),
-    "HOOK_EXECUTOR_MISSING": Code("nothing here can invoke the hook: it gave no answer to a trial"),
+    "HOOK_EXECUTOR_MISSING": Code(
+        "nothing here can invoke the hook: a trial, or a run, has waited"
+    ),
     "HOOK_POINT_NOT_LIVE": Code("nothing calls this point, or not a hook of this kind"),
     # Quotas.
     "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),

@@ -32,6 +32,7 @@ __all__ = [
     "HookMode",
     "HookReceipt",
     "HookRegistration",
+    "HookSettings",
     "HookTrial",
     "HookTrialReport",
     "HooksQuery",
@@ -229,6 +230,14 @@ class HookReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # --- interrupted runs -----------------------------------------------------------------------------
+
+
+class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section ``[hooks]`` of the configuration."""
+
+    missing_wait_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
+    """How long a run waits on a node that lacks one of its hooks, for another node or for the hook;
+    then one that has begun parks, and any other is refused."""
 
 
 class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

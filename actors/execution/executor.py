@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -21,6 +21,7 @@ from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import SendOutput
 from rookery.actors.execution.run_execution import Resumptions, RunExecution
+from rookery.actors.execution.run_hooks import HOOK_EXECUTOR_MISSING
 from rookery.actors.execution.session_cache import ProgramCachePort, SessionCachePort
 from rookery.actors.execution.step_recorder import parked_output
 from rookery.actors.histories import NotifyHistoryBroken
@@ -52,7 +53,7 @@ from rookery.bus.ports import Blobs, ReplyMessage
 from rookery.schemas.agents import RUN_CODE
 from rookery.schemas.calls import WAITING_FOR_APPROVAL, RunEnvironment
 from rookery.schemas.codec import encode_json
-from rookery.schemas.errors import CODES, CodedError
+from rookery.schemas.errors import CODES, CodedError, Refused
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import (
     CallStatus,
@@ -98,6 +99,8 @@ class RunExecutor:
     require_tools: Callable[[RunEnvironment], None]
     """Raises ``Refused`` if a tool of the run no longer exists, ``NotExecutableHere`` if this node
     lacks it."""
+    wait_for_hooks: Callable[[RunEnvironment], Awaitable[str]]
+    """Waits until the hooks of a run can be invoked here; the id of one that cannot."""
     send_replies: Callable[[Sequence[ReplyMessage]], None]
     send_output: SendOutput
     eviction_candidates: Callable[[Callable[[str], bool]], Sequence[str]]
@@ -155,6 +158,9 @@ class RunExecutor:
             if view.cancelling:
                 await self._end_unexecuted(effect.session, view)
                 return
+            if missing := await self.wait_for_hooks(view.offer):
+                await self._leave_without_hook(effect.session, view, missing)
+                return
             try:
                 await self._execute(effect.session, view, view.offer)
             except Exception:
@@ -163,6 +169,22 @@ class RunExecutor:
         surplus = self.eviction_candidates(self._session_locks.__contains__)
         if surplus and (self._evicting is None or self._evicting.done()):
             self._evicting = asyncio.create_task(self._evict_surplus(surplus))
+
+    async def _leave_without_hook(self, session: str, view: ActiveRunView, hook: str) -> None:
+        """Park a run that no node can go on with, or refuse it if it has not begun."""
+        view = await self.ask("turn", session, ActiveRunQuery(run_id=view.run_id), ActiveRunView)
+        if view.ended or view.parked or view.offer is UNSET:
+            return
+        if view.cancelling:
+            await self._end_unexecuted(session, view)
+            return
+        execution = self._new_execution(session, view, view.offer)
+        if view.steps:
+            await execution.park_for(hook)
+            return
+        text = f"no node that owns the session has hook {hook}, so the run was not begun"
+        hint = "start a node with the registry that has it; rookery doctor"
+        await execution.fail(Refused(HOOK_EXECUTOR_MISSING, text, hint=hint))
 
     async def continue_run(self, effect: ContinueRun) -> None:
         """Continue a run after a reload, unless this node executes it already."""

@@ -140,6 +140,7 @@ class NodeExecution:
             driver=lambda: SandboxDriver(ports.sandbox, ports.metrics),
             hook_points=self._hook_points(failpoints),
             require_tools=ports.provisioner.require_tools,
+            wait_for_hooks=ports.provisioner.hooks.wait_for,
             send_replies=bus.request_endpoint.reply,
             send_output=bus.send_output,
             eviction_candidates=cache.eviction_candidates,

@@ -23,7 +23,12 @@ from rookery.actors.execution.driver import (
 )
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import LiveOutput, SendOutput
-from rookery.actors.execution.run_hooks import ExecutedOnceMore, RunHooks, RunStopped
+from rookery.actors.execution.run_hooks import (
+    HOOK_EXECUTOR_MISSING,
+    ExecutedOnceMore,
+    RunHooks,
+    RunStopped,
+)
 from rookery.actors.execution.session_cache import SessionCachePort
 from rookery.actors.execution.step_recorder import (
     ParkRequested,
@@ -163,6 +168,10 @@ class RunExecution:
         self._hooks.cancel()
         self._calls.stop()
         await self._evict()
+
+    async def park_for(self, hook: str) -> None:
+        """Park the run before its next step: a hook of it is missing."""
+        await self._park(ParkRequested(HOOK_EXECUTOR_MISSING, (), is_repeatable=True, hook=hook))
 
     async def fail(self, why: CodedError) -> None:
         """End the run with ``why`` as its error: it cannot be executed, or may not continue."""

@@ -26,10 +26,18 @@ from rookery.schemas.run import ErrorObject, RunRequest, RunResult, RunStatus
 from rookery.schemas.seed.hook import HookFailurePolicy
 from rookery.schemas.seed.hook_invocation import StopRunResponse
 
-__all__ = ["HOOK_INTERRUPTED", "ExecutedOnceMore", "RunHooks", "RunStopped"]
+__all__ = [
+    "HOOK_EXECUTOR_MISSING",
+    "HOOK_INTERRUPTED",
+    "ExecutedOnceMore",
+    "RunHooks",
+    "RunStopped",
+]
 
 HOOK_INTERRUPTED: Final = "HOOK_INTERRUPTED"
 """The code of a run that is parked for a hook."""
+HOOK_EXECUTOR_MISSING: Final = "HOOK_EXECUTOR_MISSING"
+"""The code of one that is parked because no node has the hook."""
 
 
 class RunStopped(Exception):

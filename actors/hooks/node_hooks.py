@@ -8,7 +8,10 @@ others.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import ceil
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,7 +26,7 @@ from rookery.actors.hooks.registration import check_registrations
 from rookery.actors.kernel.executors import NotExecutableHere
 from rookery.schemas.calls import AvailableTool, PinnedHook, RunEnvironment
 from rookery.schemas.errors import Refused
-from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook
+from rookery.schemas.hooks import HookMode, HookRegistration, HookSettings, RuleHook
 from rookery.schemas.ids import HookExecutorRef, encode_typed_text
 from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.hook import HookPoint, HookResponseClass
@@ -36,7 +39,10 @@ from rookery.schemas.seed.package import (
 
 __all__ = ["NodeHooks", "hook_sidecar", "run_fingerprint", "run_package"]
 
+log = logging.getLogger(__name__)
+
 THREADS_MAX = 16
+MISSING_POLL_S: Final = 1.0
 _NONE: Final[Mapping[str, HookRegistration]] = MappingProxyType({})
 FINGERPRINTS_MAX = 1_024
 
@@ -44,8 +50,13 @@ FINGERPRINTS_MAX = 1_024
 class NodeHooks:
     """One per node. Raises ``Refused`` for an invalid registration."""
 
-    def __init__(self, hooks: Iterable[LocalHook | LocalRule] = ()) -> None:
-        hooks = tuple(hooks)
+    def __init__(
+        self,
+        hooks: Iterable[LocalHook | LocalRule] = (),
+        missing_wait_s: float = HookSettings().missing_wait_s,
+    ) -> None:
+        """``missing_wait_s``: how long a run waits for a hook that this node lacks."""
+        hooks, self._missing_wait_s = tuple(hooks), missing_wait_s
         check_registrations([one.registration for one in hooks])
         self.own: Mapping[str, HookRegistration] = {
             one.registration.spec.hook_id.as_str(): one.registration for one in hooks
@@ -136,9 +147,22 @@ class NodeHooks:
             self._fingerprints[key] = found
         return found
 
+    async def wait_for(self, environment: RunEnvironment) -> str:
+        """Wait until this node can invoke the hooks of a run, unless another node takes it over;
+        the id of one that it still cannot, or an empty text."""
+        for _ in range(ceil(self._missing_wait_s / MISSING_POLL_S)):
+            if not (missing := self._missing(environment)):
+                return ""
+            log.warning("a run waits for hooks", extra={"missing": ", ".join(missing)[:400]})
+            await asyncio.sleep(MISSING_POLL_S)
+        return next(iter(self._missing(environment)), "")
+
+    def _missing(self, environment: RunEnvironment) -> list[str]:
+        return [pin.hook_id for pin in _pins_of(environment) if not self._has(pin)]
+
     def require(self, environment: RunEnvironment) -> None:
         """Raise ``NotExecutableHere`` if a hook of the run is missing here."""
-        if missing := [pin.hook_id for pin in _pins_of(environment) if not self._has(pin)]:
+        if missing := self._missing(environment):
             text = f"a run needs hooks that this node lacks: {', '.join(missing)[:400]}"
             raise NotExecutableHere(text)
 

@@ -325,6 +325,7 @@ class ScriptedWorld(World):
             blobs=blobs,
             reader=reader,
             require_tools=lambda offer: None,
+            wait_for_hooks=self.node_hooks.wait_for,
             hook_points=partial(self.hook_points, self.node_hooks, self.visible, self.now_ms),
             send_replies=node.bus.request_endpoint.reply,
             send_output=node.bus.send_output,

@@ -13,7 +13,7 @@ from rookery.schemas.facts import hook as facts
 from rookery.schemas.facts import turn
 from rookery.schemas.run import RunResult, SideEffect
 from rookery.schemas.seed.hook_invocation import HookInput, HookResponse
-from tests.execution.driver_scripts import SCRIPTS, Script, wants
+from tests.execution.driver_scripts import SCRIPTS, Pause, Script, wants
 from tests.execution.scripted_driver import SESSION, ScriptedWorld
 from tests.tools.tool_fixtures import CAPABILITIES, capability, node_tools
 
@@ -76,13 +76,25 @@ def pay_guarded(run: str) -> Script:
     yield Finished(RunResult(result=results[1].error.code), kept=True)
 
 
+def pause_between(run: str) -> Script:
+    """Two calls, and time in which a node may die, before the first and between them."""
+    del run
+    yield Pause(1_000)
+    results = yield wants(1)
+    first = results[1].value
+    yield Pause(1_000)
+    results = yield wants(2)
+    yield Finished(RunResult(result=[first, results[2].value]), kept=True)
+
+
 class HookedWorld(ScriptedWorld):
     """Runs of scripts with the hooks of the test."""
 
     scripts: Mapping[str, Callable[[str], Script]] = {
         **SCRIPTS,
         **{
-            one.__name__: one for one in (return_results, return_two_results, pay_once, pay_guarded)
+            one.__name__: one
+            for one in (return_results, return_two_results, pay_once, pay_guarded, pause_between)
         },
     }
 

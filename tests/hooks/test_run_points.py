@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rookery.actors.hooks import (
+    NodeHooks,
     add_input,
     deny,
     modify_arguments,
@@ -270,6 +271,43 @@ def test_a_hook_that_is_gone_parks_its_run_which_continues_once_it_is_resumed(
         world.until_over()
         assert world.end.result.result == ["done"] * 2
         assert len(world.backend.contexts) == 2, "no call was made twice"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_whose_hook_no_node_has_waits_for_it_and_then_parks_or_is_refused(begun: bool):
+    """It is refused if it has not begun; and if the hook comes in time, it goes on."""
+    with HookedWorld(quick_hook(CALL, lambda _: None)) as world:
+        complete = world.node_hooks
+        world.begin()
+        world.play("pause_between")
+        calls = world.backend.contexts
+        world.until(lambda: calls if begun else world.recorded())
+        world.settle()
+        world.node_hooks = NodeHooks((), missing_wait_s=30)
+        world.nodes[-1].crash()
+        world.begin()
+        world.pass_s(25)
+        assert (world.rest, world.closes) == (None, [])
+        if not begun:
+            world.until_over()
+            assert world.end.result.error.code == "HOOK_EXECUTOR_MISSING"
+            assert "no node that owns the session has hook at-before-tool-call" in world.end.error
+            return
+        world.until(lambda: world.rest)
+        rest = world.rest
+        assert rest is not None
+        assert (rest.code, rest.hook) == ("HOOK_EXECUTOR_MISSING", "at-before-tool-call")
+        world.settle()
+        world.resume(str(rest.hook))
+        world.pass_s(5)
+        world.node_hooks.follow(complete.own, {})
+        for one in complete.own.values():
+            found = complete.executors.resolve(one.spec.executor_ref)
+            assert found is not None
+            world.node_hooks.executors.register(found)
+        world.until_over()
+        assert world.end.result.result == ["done"] * 2
+        assert len(calls) == 2, "no call was made twice"
 
 
 @pytest.mark.parametrize("moves", [False, True])

@@ -152,6 +152,11 @@ _REMEDIES: Final = {
         "an operator who sees that the hook answers again, or sets its mode",
         "rookery hooks resume {hook}",
     ),
+    "HOOK_EXECUTOR_MISSING": _Remedy(
+        "hook {hook}, which no node has that owned the session",
+        "an operator who starts a node with its registry, or removes it",
+        "rookery hooks resume {hook}",
+    ),
     "NODE_DRAINED": _Remedy(
         "a node that continues it", "an operator who starts a node", "rookery up"
     ),

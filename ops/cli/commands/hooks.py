@@ -46,7 +46,7 @@ __all__ = ["app"]
 
 app = App(name="hooks", help_format="plaintext")
 
-HOOK_INTERRUPTED = "HOOK_INTERRUPTED"
+PARKED_FOR_HOOKS = ("HOOK_INTERRUPTED", "HOOK_EXECUTOR_MISSING")
 RESUMED_AT_ONCE = 64
 RETRIES_MAX = 100
 RETRY_S = 0.2
@@ -272,7 +272,7 @@ async def _resume(name: str, options: Options) -> list[str]:
         while True:
             query = RunsQuery(status=RunState.INTERRUPTED, limit=RUNS_MAX, before=before)
             page = await realm.ask("runs", "any", query, RunList)
-            interrupted = [run for run in page.runs if run.code == HOOK_INTERRUPTED]
+            interrupted = [run for run in page.runs if run.code in PARKED_FOR_HOOKS]
             for first in range(0, len(interrupted), RESUMED_AT_ONCE):
                 await asyncio.gather(*map(one, interrupted[first : first + RESUMED_AT_ONCE]))
             if (before := page.next) is None:
