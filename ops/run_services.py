@@ -100,7 +100,7 @@ class RunServices:
         self.hooks = LiveHooks(
             bus, provisioner.hooks, hook_openers(bus, sandbox, node_secrets.read_stored)
         )
-        self.observers = HookObservers(provisioner.hooks)
+        self.observers = HookObservers(provisioner.hooks, SystemClock().now_ms)
         self.revocations = revocations
         self.validate_request = self._provisioner.validate
         self.languages = frozenset(sandbox.builds)

@@ -1,6 +1,7 @@
 """Observers: hooks for which no run waits. A node feeds them from the facts that it has committed.
 
-Each observer has a bounded queue, of which a part is reserved for what ended: calls and runs. If it
+Each observer has a bounded queue, of which a part is reserved for what ended: calls and runs. The
+coordinator invokes it, and judges its answer by the same matrix and rights as any. If the queue
 is full, the hook's overflow policy decides. An observer sees a fact once at most: what is queued
 when its node dies is lost, and so is an event whose invocation fails. An application that needs
 every fact follows the journal.
@@ -8,7 +9,6 @@ every fact follows the journal.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +19,28 @@ from msgspec import UNSET
 from rookery.actors.hooks.executors.ports import HookExecutors
 from rookery.actors.hooks.executors.rule import is_skipped
 from rookery.actors.hooks.node_hooks import NodeHooks
+from rookery.actors.hooks.points.context import HookInvocationStatus, HookLifecycleContext
+from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
+from rookery.actors.hooks.points.records import agent_source
 from rookery.actors.protection.approval_rules import RuleInput
 from rookery.bus.ports import TaskSet
 from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval, tool, turn
 from rookery.schemas.hooks import HookRegistration
-from rookery.schemas.ids import AgentId, RunId, ToolCallId, TurnId
+from rookery.schemas.ids import AgentId, JournalCursor, RunId, SessionId, ToolCallId, TurnId
+from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.hook import HookPoint
-from rookery.schemas.seed.hook_invocation import HookCancellationToken, HookInput, HookView
-from rookery.schemas.seed.hook_spec import HookOverflowPolicy, HookPrivacyPolicy, NonBlockingHook
+from rookery.schemas.seed.hook_invocation import SUMMARY_MAX, HookView
+from rookery.schemas.seed.hook_spec import (
+    HookOverflowPolicy,
+    HookPrivacyPolicy,
+    HookSpec,
+    NonBlockingHook,
+)
 from rookery.schemas.seed.package import RuntimePackageFingerprint
-from rookery.schemas.seed.refs import EntityKind, EntityRef, PrivacyClass, SourceKind, SourceRef
+from rookery.schemas.seed.records import JournalRecord
+from rookery.schemas.seed.refs import EntityKind, EntityRef, PrivacyClass
 
 __all__ = ["HookObservers", "ObserverCounts"]
 
@@ -66,8 +77,13 @@ class ObserverCounts(NamedTuple):
 class _Observer:
     """The queue of one hook, and the task that empties it."""
 
-    def __init__(self, registration: HookRegistration, executors: HookExecutors) -> None:
-        self.registration, self._executors = registration, executors
+    def __init__(
+        self,
+        registration: HookRegistration,
+        executors: HookExecutors,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.registration, self._executors, self._now_ms = registration, executors, now_ms
         assert isinstance(registration.spec.execution, NonBlockingHook)
         self._execution = registration.spec.execution
         self._events: deque[_Event] = deque()
@@ -126,25 +142,39 @@ class _Observer:
 
     async def _invoke(self, event: _Event) -> None:
         spec = self.registration.spec
-        hook = spec.hook_id.as_str()
+        coordinator = HookLifecycleCoordinator(
+            self._executors, _NO_RECORDS, self.invoked + self.failed + 1, now_ms=self._now_ms
+        )
         try:
-            executor = self._executors.resolve(spec.executor_ref)
-            if executor is None:
-                raise LookupError(f"no executor {spec.executor_ref.as_str()}")
-            async with asyncio.timeout(spec.timeout.timeout_ms / 1_000):
-                await executor.invoke(_input(self.registration, event))
+            (outcome,) = await coordinator.invoke_point(
+                (spec,), spec.point, _context(event), _view(spec, event)
+            )
+            why = "" if outcome.status is HookInvocationStatus.COMPLETED else outcome.status.value
         except Exception as error:  # Nothing waits for an observer.
+            why = error.context.message if isinstance(error, AgentError) else repr(error)
+        if why:
             self.failed += 1
-            log.warning("observer failed", extra={"hook": hook, "why": repr(error)[:200]})
+            extra = {"hook": spec.hook_id.as_str(), "why": why[:200]}
+            log.warning("observer failed", extra=extra)
         else:
             self.invoked += 1
+
+
+class _NoRecords:
+    """The port ``RunJournal``: what an observer answers is never accepted, so none is left."""
+
+    async def append(self, record: JournalRecord) -> JournalCursor:
+        raise Refused("HOOK_ANSWER_INVALID", f"an observer leaves no record {record.record_id}")
+
+
+_NO_RECORDS: Final = _NoRecords()
 
 
 class HookObservers:
     """One per node; used on the bus's loop."""
 
-    def __init__(self, hooks: NodeHooks) -> None:
-        self._hooks, self._tasks = hooks, TaskSet()
+    def __init__(self, hooks: NodeHooks, now_ms: Callable[[], int]) -> None:
+        self._hooks, self._tasks, self._now_ms = hooks, TaskSet(), now_ms
         self._registered: Sequence[HookRegistration] = ()
         self._observers: dict[str, _Observer] = {}
         self._points: frozenset[HookPoint] = frozenset()
@@ -184,7 +214,7 @@ class HookObservers:
             known = earlier.get(name)
             keeps = known is not None and known.registration == one
             self._observers[name] = (
-                known if known and keeps else _Observer(one, self._hooks.executors)
+                known if known and keeps else _Observer(one, self._hooks.executors, self._now_ms)
             )
         self._points = frozenset(one.registration.spec.point for one in self._observers.values())
 
@@ -273,29 +303,27 @@ def _subject(event: _Event) -> RuleInput:
     )
 
 
-def _input(registration: HookRegistration, event: _Event) -> HookInput:
-    spec = registration.spec
-    hook_id = spec.hook_id
+def _view(spec: HookSpec, event: _Event) -> HookView:
     subject = EntityRef.run(RunId(event.run))
     if event.operation_id:
         subject = EntityRef.new(EntityKind.TOOL_CALL, ToolCallId(event.operation_id))
     sees_content = spec.privacy is HookPrivacyPolicy.CONTENT_CAPTURE_ALLOWED
     name = f"{event.name}: " if event.name else ""
-    view = HookView(
+    return HookView(
         privacy=PrivacyClass.CONTENT_REFS_ONLY,
-        redacted_summary=f"{name}{event.summary}"[:2_048],
+        redacted_summary=f"{name}{event.summary}"[:SUMMARY_MAX],
         subject_refs=(subject,),
         content=event.content if sees_content else UNSET,
     )
-    return HookInput(
-        hook_id=hook_id,
-        point=spec.point,
+
+
+def _context(event: _Event) -> HookLifecycleContext:
+    agent_id = AgentId(f"agent.{event.session}")
+    return HookLifecycleContext(
         run_id=RunId(event.run),
-        agent_id=AgentId(f"agent.{event.session}"),
+        agent_id=agent_id,
+        session_id=SessionId(event.session),
         turn_id=TurnId(f"turn.{event.run}"),
-        source=SourceRef.new(hook_id.as_str(), SourceKind.HOOK),
+        source=agent_source(agent_id),
         package_fingerprint=RuntimePackageFingerprint("observed"),
-        view=view,
-        policy_refs=(spec.policy_ref,),
-        cancellation=HookCancellationToken(),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.hooks import NodeHooks
+from rookery.actors.hooks import NodeHooks, deny, request_retry
 from rookery.actors.hooks.observers import HookObservers, ObserverCounts
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.facts import approval, tool, turn
@@ -58,17 +58,18 @@ class Watched:
         self.seen: list[HookInput] = []
         self.go = asyncio.Event()
         self.error: Exception | None = None
+        self.answers: list[Any] = []
         hooks = NodeHooks()
         hooks.follow({"watcher": one}, {})
         hooks.executors.register(self)
-        self.hooks, self.observers = hooks, HookObservers(hooks)
+        self.hooks, self.observers = hooks, HookObservers(hooks, lambda: 0)
 
-    async def invoke(self, hook_input: HookInput) -> ObserveOnlyResponse:
+    async def invoke(self, hook_input: HookInput) -> Any:
         await self.go.wait()
         self.seen.append(hook_input)
         if self.error:
             raise self.error
-        return ObserveOnlyResponse()
+        return self.answers.pop() if self.answers else ObserveOnlyResponse()
 
     async def finish(self) -> list[str]:
         """What the hook has seen in the end."""
@@ -180,6 +181,23 @@ def test_an_observer_that_fails_or_takes_too_long_is_counted_and_stops_nothing()
         return watched.counts
 
     assert asyncio.run(slow()).invoked == 0
+
+
+@pytest.mark.parametrize("failure", list(HookFailurePolicy))
+def test_an_observer_that_answers_anything_else_is_judged_as_any_hook_and_counted(
+    failure: HookFailurePolicy,
+):
+    """By the matrix of its point and by its rights: it may only observe."""
+    answers = [deny("no", "too late"), request_retry("again"), "garbage"]
+
+    async def scenario() -> ObserverCounts:
+        watched = Watched(observer(CALL, failure=failure))
+        watched.answers = answers
+        watched.observers.on_committed([returned(number) for number in range(3)])
+        assert len(await watched.finish()) == 3
+        return watched.counts
+
+    assert asyncio.run(scenario()) == ObserverCounts(failed=3)
 
 
 def test_no_run_is_bound_to_an_observer():
