@@ -43,6 +43,7 @@ from rookery.schemas.agents import ModelUsage
 from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts import model
 from rookery.schemas.run import Language, RunOutput, RunRequest, RunResult, SessionLimits
 
 __all__ = [
@@ -115,6 +116,12 @@ class AskModel(NamedTuple):
     answers: tuple[Fact, ...] = ()
     """What became of the question before."""
     inputs: tuple[TurnInput, ...] = ()
+
+    @property
+    def question(self) -> model.Requested:
+        asked = self.questions[-1]
+        assert isinstance(asked, model.Requested), "the question is behind its messages"
+        return asked
 
 
 class AwaitModel(NamedTuple):

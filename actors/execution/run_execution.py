@@ -261,8 +261,7 @@ class RunExecution:
             await self._recorder.record(step.inputs)
             return await self._driver.next_step({})
         if isinstance(step, AskModel):
-            await self._recorder.record(step.inputs, answers=step.answers, questions=step.questions)
-            return await self._driver.next_step({})
+            return await self._ask_model(step)
         answers: dict[int, ToolResult] = {}
         advance_ms = 0
         try:
@@ -274,6 +273,15 @@ class RunExecution:
             late = await self._driver.next_step({}, self._limit_ms + 1)
             return late if isinstance(late, Finished) else await self._wall_timeout()
         return await self._driver.next_step(answers, advance_ms)
+
+    async def _ask_model(self, step: AskModel) -> Step:
+        """Record the question, and go on from the answer."""
+        await self._hooks.before_question(step)
+        await self._recorder.record(step.inputs, answers=step.answers, questions=step.questions)
+        following = await self._driver.next_step({})
+        if not isinstance(following, TurnInputs):
+            await self._hooks.after_answer(step.question, following.answers)
+        return following
 
     async def _request(self, step: CallsRequested) -> tuple[dict[int, ToolResult], int]:
         """The outcomes of calls; a model's programs are executed meanwhile."""

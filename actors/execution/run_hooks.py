@@ -10,20 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.execution.driver import Finished
+from rookery.actors.execution.driver import AskModel, Finished
 from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
 from rookery.actors.hooks.changes import run_ending
 from rookery.actors.hooks.points import Hooked, HookPoints, HookStop, requests_retry
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ToolResult
+from rookery.schemas.agents import ConversationMessage
 from rookery.schemas.calls import CallOutcome, RequestedCall
+from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import hook as facts
+from rookery.schemas.facts import model
+from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.run import ErrorObject, RunRequest, RunResult, RunStatus
-from rookery.schemas.seed.hook import HookFailurePolicy
+from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint
 from rookery.schemas.seed.hook_invocation import StopRunResponse
 
 __all__ = [
@@ -96,6 +100,35 @@ class RunHooks:
             raise RunStopped(_ended(ending, last))
         await self._recorder.record_hooks()
         raise ExecutedOnceMore
+
+    async def before_question(self, step: AskModel) -> None:
+        """Invoke the hooks of a question that is about to be recorded; it may end the run. Then the
+        answer before it is on record, and the question is not."""
+        if self._points.has(HookPoint.BEFORE_MODEL_CALL):
+            added = [one for one in step.questions if isinstance(one, MessageAdded)]
+            messages = tuple(one.message for one in added)
+            point, answers = HookPoint.BEFORE_MODEL_CALL, step.answers
+            await self._judge_model(point, step.question, messages, answers)
+
+    async def after_answer(self, question: model.Requested, answers: Sequence[Fact]) -> None:
+        """Invoke the hooks of an answer before it is recorded with what follows from it."""
+        answered = [one for one in answers if isinstance(one, model.Answered)]
+        if answered and self._points.has(HookPoint.AFTER_MODEL_CALL):
+            messages = (answered[0].message,)
+            await self._judge_model(HookPoint.AFTER_MODEL_CALL, question, messages, answers)
+
+    async def _judge_model(
+        self,
+        point: HookPoint,
+        question: model.Requested,
+        messages: tuple[ConversationMessage | UnsetType, ...],
+        answers: Sequence[Fact],
+    ) -> None:
+        hooked = await self._points.judge_model(point, question, messages)
+        if stop := self._add(hooked):
+            raise RunStopped(_stopped(stop)._replace(answers=tuple(answers)))
+        if (ending := run_ending(hooked.facts)) is not None:
+            raise RunStopped(_ended(ending)._replace(answers=tuple(answers)))
 
     async def _no_retry(self) -> str:
         """Why the program may not be executed once more; empty if it may."""

@@ -26,7 +26,7 @@ from rookery.actors.protection.approval_rules import RuleInput
 from rookery.bus.ports import TaskSet
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import approval, tool, turn
+from rookery.schemas.facts import approval, model, tool, turn
 from rookery.schemas.hooks import HookRegistration
 from rookery.schemas.ids import AgentId, JournalCursor, RunId, SessionId, ToolCallId, TurnId
 from rookery.schemas.seed.agent_error import AgentError
@@ -252,6 +252,17 @@ def _call_ended(fact: tool.Completed | tool.Failed) -> _Event:
     )
 
 
+def _model_answered(fact: model.Answered) -> _Event:
+    message = fact.message
+    return _Event(
+        point=HookPoint.AFTER_MODEL_CALL,
+        run=fact.run,
+        session=fact.session,
+        summary=f"answer {fact.step} of a model, after {fact.duration_ms} ms",
+        content=UNSET if message is UNSET else message.text,
+    )
+
+
 def _approval_ended(fact: approval.Answered | approval.Closed) -> _Event:
     words = fact.decision if isinstance(fact, approval.Answered) else fact.reason_code
     return _Event(
@@ -281,6 +292,7 @@ def _run_ended(fact: Any) -> _Event:
 _EVENTS: Final[Mapping[type[Fact], Callable[[Any], _Event]]] = {
     tool.Completed: _call_ended,
     tool.Failed: _call_ended,
+    model.Answered: _model_answered,
     approval.Answered: _approval_ended,
     approval.Closed: _approval_ended,
     **dict.fromkeys((turn.Completed, turn.Failed, turn.Cancelled), _run_ended),

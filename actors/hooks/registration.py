@@ -38,24 +38,31 @@ _URL: Final = re.compile(r"https?://[^\s/]")
 _FUNCTION: Final = re.compile(r"[\w.<>]{1,256}")
 
 _MODEL: Final = "no model driver calls it yet"
+_NOT_APPLIED: Final = {
+    HookPoint.BEFORE_MODEL_CALL: (
+        HookResponseClass.MODIFY_PROJECTION,
+        HookResponseClass.REQUEST_APPROVAL,
+    ),
+    HookPoint.AFTER_MODEL_CALL: (HookResponseClass.REQUEST_RETRY,),
+}
+"""Rights that the contract allows at a point, and that no driver of models can serve."""
 _AGENTS: Final = "agents are no tools yet"
 _PROCESSES: Final = "no run starts processes yet"
 _OBSERVED: Final = frozenset(
     {
         HookPoint.AFTER_TOOL_CALL,
+        HookPoint.AFTER_MODEL_CALL,
         HookPoint.AFTER_APPROVAL_DECISION,
         HookPoint.AFTER_RUN_TERMINAL,
     }
 )
 """The points that committed facts feed to observers."""
-_WAITED_FOR: Final = frozenset({HookPoint.AFTER_TOOL_CALL})
+_WAITED_FOR: Final = frozenset({HookPoint.AFTER_TOOL_CALL, HookPoint.AFTER_MODEL_CALL})
 _NOT_LIVE: Final = {
     HookPoint.BEFORE_CONTEXT_ASSEMBLY: _MODEL,
     HookPoint.AFTER_CONTEXT_ASSEMBLY: _MODEL,
     HookPoint.BEFORE_PROVIDER_PROJECTION: _MODEL,
-    HookPoint.BEFORE_MODEL_CALL: _MODEL,
     HookPoint.ON_MODEL_DELTA: _MODEL,
-    HookPoint.AFTER_MODEL_CALL: _MODEL,
     HookPoint.BEFORE_STRUCTURED_OUTPUT_VALIDATION: _MODEL,
     HookPoint.AFTER_STRUCTURED_OUTPUT_VALIDATION: _MODEL,
     HookPoint.BEFORE_SUBAGENT_START: _AGENTS,
@@ -118,6 +125,9 @@ def _check_point(spec: HookSpec) -> None:
         reason = "no fact feeds an observer of it: the run can wait for the hook, in mode audit"
     if spec.is_blocking and point in _OBSERVED - _WAITED_FOR:
         reason = "nothing waits for a hook of this point: give it a queue"
+    refused = [one for one in _NOT_APPLIED.get(point, ()) if one in spec.mutation_rights.rights]
+    if refused:
+        reason = f"the driver of models serves no {refused[0]} yet"
     if HookResponseClass.VALIDATE_DETACH in spec.mutation_rights.rights:
         reason = "no run is detached yet"
     if not spec.is_blocking and point.is_security_critical:

@@ -20,7 +20,7 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.facts import hook
 from rookery.schemas.machines.turn import TurnPhase
-from rookery.schemas.seed.hook import HookPoint
+from rookery.schemas.seed.hook_invocation import StopRunResponse
 
 if TYPE_CHECKING:
     from rookery.actors.turns.decider import TurnsDecider
@@ -120,7 +120,8 @@ def _check_ending(step: RecordStep) -> None:
     if ending is None:
         return
     error = None if step.result is UNSET else step.result.error
-    code = "HOOK_DENIED" if ending.point is HookPoint.RUN_STARTING else "HOOK_REPAIR_NEEDED"
+    is_stop = isinstance(ending.change, StopRunResponse)
+    code = "HOOK_DENIED" if is_stop else "HOOK_REPAIR_NEEDED"
     if ending.retries_run or error is None or error.code != code:
         text = (
             f"hook {ending.hook_id.as_str()} ends the run otherwise: {ending.change.response_class}"

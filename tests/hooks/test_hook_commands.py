@@ -34,7 +34,8 @@ mode = "{mode}"
 executor = {{ kind = "rule", then = "deny", code = "recipient", summary = "eve gets nothing" }}
 """
 ENFORCED = NO_EVE.format(mode="enforce")
-OF_MODELS = ENFORCED.replace("before_tool_call", "before_model_call").replace("deny", "stop_run")
+OF_CONTEXT = ENFORCED.replace("before_tool_call", "after_context_assembly")
+OF_CONTEXT = OF_CONTEXT.replace("deny", "stop_run")
 CAP = """
 [[hook]]
 id = "cap"
@@ -222,7 +223,7 @@ def test_a_file_names_a_function_of_the_nodes(realm: GuardedRealm):
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        (OF_MODELS, "HOOK_POINT_NOT_LIVE"),
+        (OF_CONTEXT, "HOOK_POINT_NOT_LIVE"),
         (ENFORCED.replace("args.to ==", "args.to ="), "RULE_INVALID"),
         (CAP + ENFORCED.replace("executor", "order = 1\nexecutor"), "HOOK_INVALID"),
         ("[[hook]]", "HOOK_INVALID"),

@@ -102,7 +102,13 @@ def test_a_rule_has_a_condition_and_the_right_to_its_verdict():
 LIVE = [
     *(CALL, RESULT, HookPoint.RUN_STARTING, HookPoint.BEFORE_APPROVAL_REQUEST),
     *(HookPoint.BEFORE_RUN_COMPLETE, HookPoint.ON_RUN_CANCEL_REQUESTED),
+    *(HookPoint.BEFORE_MODEL_CALL, HookPoint.AFTER_MODEL_CALL),
 ]
+UNSERVED = {
+    HookPoint.BEFORE_RUN_COMPLETE: ("validate_detach",),
+    HookPoint.BEFORE_MODEL_CALL: ("modify_projection", "request_approval"),
+    HookPoint.AFTER_MODEL_CALL: ("request_retry",),
+}
 
 
 @pytest.mark.parametrize("point", [point for point in HookPoint if point not in LIVE])
@@ -113,14 +119,15 @@ def test_a_hook_of_a_point_that_nothing_calls_is_refused_with_the_reason(point: 
 
 
 @pytest.mark.parametrize(("point", "word"), [(p, word) for p in LIVE for word in MATRIX[p.value]])
-def test_every_class_of_a_live_point_can_be_registered_but_for_detached_runs(
+def test_every_class_of_a_live_point_can_be_registered_unless_nothing_can_serve_it(
     point: HookPoint, word: str
 ):
-    code = "HOOK_POINT_NOT_LIVE" if word == "validate_detach" else ""
+    code = "HOOK_POINT_NOT_LIVE" if word in UNSERVED.get(point, ()) else ""
     assert refused(registration(spec(point, HookResponseClass(word))))[0] == code
 
 
-OBSERVED = (RESULT, HookPoint.AFTER_APPROVAL_DECISION, HookPoint.AFTER_RUN_TERMINAL)
+OVER = (HookPoint.AFTER_APPROVAL_DECISION, HookPoint.AFTER_RUN_TERMINAL)
+OBSERVED = (RESULT, HookPoint.AFTER_MODEL_CALL, *OVER)
 
 
 @pytest.mark.parametrize("point", HookPoint)
@@ -131,7 +138,7 @@ def test_facts_feed_observers_of_what_is_over(point: HookPoint):
     assert code in ("", "HOOK_POINT_NOT_LIVE") or (code, rule) == ("HOOK_INVALID", "contract")
 
 
-@pytest.mark.parametrize("point", OBSERVED[1:])
+@pytest.mark.parametrize("point", OVER)
 def test_nothing_waits_for_a_hook_of_what_is_over(point: HookPoint):
     assert refused(registration(spec(point, failure=FAIL_OPEN)))[0] == "HOOK_POINT_NOT_LIVE"
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rookery.actors.hooks import NodeHooks, deny, request_retry
 from rookery.actors.hooks.observers import HookObservers, ObserverCounts
 from rookery.schemas.calls import ToolFault
-from rookery.schemas.facts import approval, tool, turn
+from rookery.schemas.facts import approval, model, tool, turn
 from rookery.schemas.hooks import HookMode
 from rookery.schemas.run import CallStatus, RunResult
 from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint
@@ -135,6 +135,9 @@ def test_an_observer_sees_what_is_committed_at_its_point():
     assert watched.counts == ObserverCounts(invoked=2)
     assert of(observer(RUN), batch)[0] == ["run r completed with status ok"]
     assert of(observer(APPROVAL), [decided(1)])[0] == ["approval s.1: x"]
+    answered = replace(example(model.Answered), run="r", session="s", step=2, duration_ms=7)
+    seen, watched = of(observer(HookPoint.AFTER_MODEL_CALL, when='result != ""'), [answered])
+    assert seen == ["answer 2 of a model, after 7 ms"]
 
 
 def test_a_condition_that_is_false_skips_an_event_and_one_that_is_undecided_does_not():

@@ -124,7 +124,7 @@ def test_a_change_of_several_hooks_is_refused_as_a_whole():
         ({"add": (JUDGE, JUDGE)}, "INVALID_ARGUMENT"),
         ({"add": (CHANGER,), "remove": ("changer",)}, "INVALID_ARGUMENT"),
         ({"add": (replace(JUDGE, when="name =="),)}, "RULE_INVALID"),
-        ({"add": (registration(spec(HookPoint.AFTER_MODEL_CALL)),)}, "HOOK_POINT_NOT_LIVE"),
+        ({"add": (registration(spec(HookPoint.AFTER_CONTEXT_ASSEMBLY)),)}, "HOOK_POINT_NOT_LIVE"),
         (
             {"add": (registration(spec(HookPoint.AFTER_TOOL_CALL, HookResponseClass.DENY)),)},
             "HOOK_INVALID",

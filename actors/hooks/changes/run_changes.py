@@ -14,10 +14,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.hooks.changes.call_changes import refusal_of_reason, refusal_of_summary
+from rookery.schemas.agents import ConversationMessage
 from rookery.schemas.calls import is_python_identifier
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import hook as facts
+from rookery.schemas.facts import model
 from rookery.schemas.run import RunRequest, RunResult
 from rookery.schemas.seed.hook import HookPoint
 from rookery.schemas.seed.hook_invocation import (
@@ -33,6 +35,7 @@ from rookery.schemas.seed.hook_invocation import (
 )
 
 __all__ = [
+    "ModelStep",
     "RunBeginning",
     "RunCancel",
     "RunCompletion",
@@ -92,6 +95,31 @@ def _refusal_of_input(one: ContextInjectionRequest, known: Sequence[str]) -> str
     if one.name in known:
         return f"the run has an input {one.name} already"
     return refusal_of_summary(one.redacted_summary)
+
+
+class ModelStep(NamedTuple):
+    """A question to the model of a run that is about to be recorded, or its answer."""
+
+    point: HookPoint
+    question: model.Requested
+    messages: tuple[ConversationMessage | UnsetType, ...]
+    """Those that join the conversation with it; unset ones are in the blob store."""
+    operation_id: str = ""
+    destination: None = None
+
+    @property
+    def text(self) -> str | UnsetType:
+        """What the model has answered, as conditions see it."""
+        if self.point is not HookPoint.AFTER_MODEL_CALL:
+            return UNSET
+        (answer,) = self.messages
+        return UNSET if answer is UNSET else answer.text
+
+    def refusal(self, hook_id: str, response: HookResponse) -> str:
+        del hook_id
+        if isinstance(response, StopRunResponse):
+            return refusal_of_reason(response.payload)
+        return f"nothing of {response.response_class} can be applied to a question to a model"
 
 
 class RunCompletion(NamedTuple):

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.hooks.changes.call_changes import (
     CallChange,
@@ -24,6 +24,7 @@ from rookery.actors.hooks.changes.call_changes import (
     outcome_after_hooks,
 )
 from rookery.actors.hooks.changes.run_changes import (
+    ModelStep,
     RunBeginning,
     RunCancel,
     RunCompletion,
@@ -38,9 +39,11 @@ from rookery.actors.messages import ActiveRunView
 from rookery.actors.metrics import NO_METRICS, KernelMetrics
 from rookery.actors.tools.calls import RequestPolicy
 from rookery.actors.tools.catalogue import ToolCatalogue
+from rookery.schemas.agents import ConversationMessage
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import hook as facts
+from rookery.schemas.facts import model
 from rookery.schemas.hooks import HookMode, HookRegistration
 from rookery.schemas.run import RunRequest, RunResult
 from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
@@ -113,6 +116,10 @@ class HookPoints:
         """Whether a hook may ask that the program is executed once more."""
         return _any_retries(self._at(HookPoint.BEFORE_RUN_COMPLETE))
 
+    def has(self, point: HookPoint) -> bool:
+        """Whether any hook is invoked at this point."""
+        return point in self._hooks
+
     @property
     def judge_completion(self) -> bool:
         """Whether any hook is invoked before the run's end is recorded."""
@@ -147,9 +154,23 @@ class HookPoints:
     async def before_run_complete(self, result: RunResult, no_retry: str) -> Hooked:
         """Invoke the hooks of a run whose program has ended well. ``no_retry``: why it may not be
         executed once more."""
-        completion, left = RunCompletion(result, no_retry), list[facts.HookFact]()
-        for registration in self._at(completion.point):
-            said = await self._invoke(registration, completion)
+        return await self._judge(RunCompletion(result, no_retry))
+
+    async def judge_model(
+        self,
+        point: HookPoint,
+        question: model.Requested,
+        messages: tuple[ConversationMessage | UnsetType, ...],
+    ) -> Hooked:
+        """Invoke the hooks of a question to a model that is about to be recorded, or of its
+        answer; ``messages``: those that join the conversation with it."""
+        return await self._judge(ModelStep(point, question, messages))
+
+    async def _judge(self, step: RunCompletion | ModelStep) -> Hooked:
+        """Invoke the hooks of a step of the run, until one ends the run."""
+        left = list[facts.HookFact]()
+        for registration in self._at(step.point):
+            said = await self._invoke(registration, step)
             left += said.facts
             if said.stop or run_ending(said.facts) or self.is_cancelled:
                 return Hooked(tuple(left), stop=said.stop)

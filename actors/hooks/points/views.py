@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET
 
 from rookery.actors.hooks.changes.call_changes import CallChange, HookedStep, ReturnedCall
-from rookery.actors.hooks.changes.run_changes import RunBeginning, RunCompletion
+from rookery.actors.hooks.changes.run_changes import ModelStep, RunBeginning, RunCompletion
 from rookery.actors.protection.approval_rules import RuleInput
 from rookery.actors.protection.sensitive_values import redacted_summary
 from rookery.schemas.ids import ContentRef, RunId, ToolCallId
@@ -43,7 +44,7 @@ def subject_of(step: HookedStep, session: str, limits: dict[str, Any]) -> RuleIn
             effect_class=step.tool.subject.effect_class.value,
         )
     return RuleInput(
-        name=UNSET,
+        name=step.question.model if isinstance(step, ModelStep) else UNSET,
         surface=UNSET,
         side_effect=UNSET,
         idempotent=UNSET,
@@ -51,9 +52,18 @@ def subject_of(step: HookedStep, session: str, limits: dict[str, Any]) -> RuleIn
         args=step.request.inputs if isinstance(step, RunBeginning) else UNSET,
         counts=UNSET,
         point=step.point.value,
-        result=step.result.result if isinstance(step, RunCompletion) else UNSET,
+        result=_result_of(step),
         run=limits,
     )
+
+
+def _result_of(step: HookedStep) -> Any:
+    match step:
+        case RunCompletion(result=result):
+            return result.result
+        case ModelStep():
+            return step.text
+    return UNSET
 
 
 def view_of(step: HookedStep, spec: HookSpec, run_id: str) -> HookView:
@@ -69,6 +79,11 @@ def view_of(step: HookedStep, spec: HookSpec, run_id: str) -> HookView:
             if request.has_prompt:
                 summary = "a run that a model drives"
             content: Any = {"code": request.code, "inputs": request.inputs}
+        case ModelStep(question=question):
+            what = "answer" if step.point is HookPoint.AFTER_MODEL_CALL else "question"
+            summary = f"{what} {question.step} of model {question.model}, "
+            summary += f"attempt {question.attempt}, after {question.messages} messages"
+            content = msgspec.to_builtins([one for one in step.messages if one is not UNSET])
         case RunCompletion(result=result):
             summary = f"the run is complete, {redacted_summary('result', [result.result])}"
             content = result.result
