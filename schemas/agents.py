@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from rookery.schemas.scalars import Unsigned
 
 __all__ = [
+    "KEPT_MESSAGES",
     "MESSAGE_BYTES_MAX",
     "PROJECTION",
     "RUN_CODE",
@@ -22,11 +23,14 @@ __all__ = [
     "AnswerDelta",
     "AnswerDeltas",
     "CallPart",
+    "Compaction",
     "ConfiguredModel",
     "ConversationMessage",
     "ConversationOrigin",
+    "ConversationView",
     "DeltaKind",
     "ImmediateMessage",
+    "ListedMessage",
     "MessageRole",
     "ModelBudget",
     "ModelEnvironment",
@@ -49,6 +53,8 @@ MESSAGE_BYTES_MAX: Final = 16 << 10
 """Of a message in a fact; a longer one is in the blob store."""
 RUN_CODE: Final = "run_code"
 """The tool by which a model acts in programs of its session."""
+KEPT_MESSAGES: Final = 8
+"""So many of the last messages stay where older ones are replaced."""
 PROJECTION: Final = "v1"
 """How a model sees the results of its calls; a run keeps the form that it began with."""
 
@@ -143,6 +149,46 @@ class ImmediateMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces the older message of this key."""
 
 
+class ListedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a conversation in a list."""
+
+    id: str
+    role: MessageRole
+    text: str
+    """The beginning of what it says, or of the results it has."""
+    calls: tuple[str, ...] = ()
+    """The tools that it calls."""
+    size_bytes: int
+    source: str | UnsetType = UNSET
+    context_key: str = ""
+
+
+class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next question to a session's model would have beside its prompt and instructions:
+    the reply to ``conversation``."""
+
+    session_id: str
+    generation: int
+    messages: tuple[ListedMessage, ...] = ()
+    left_out: int = 0
+    """How many older ones the list has not."""
+    size_bytes: int
+    """Of all messages."""
+    tokens: int
+    """Estimated by the size."""
+    head: str
+    """SHA3-256 of the chain of messages."""
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Replaces the older messages of a conversation, in the place of a prompt."""
+
+    keep: Annotated[int, Meta(ge=0, le=10_000)] = KEPT_MESSAGES
+    """How many of the last messages stay as they are."""
+    drop: bool = False
+    """Replace them by one line that says so, instead of a summary by the model."""
+
+
 # --- the model of a run ---------------------------------------------------------------------------
 
 
@@ -210,6 +256,8 @@ class ModelEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     tool_mode: ToolMode = ToolMode.TOOLS
     agent: str | UnsetType = UNSET
     """The agent that has given instructions, tools and limits."""
+    compact_at_tokens: int | UnsetType = UNSET
+    """Older messages are replaced before a question that would have more."""
 
     @property
     def has_code(self) -> bool:
@@ -277,6 +325,9 @@ class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Of a scripted model: a JSON file, or ``module:object``."""
     stream: bool = True
     """Whether a provider sends its answers piece by piece."""
+    context_tokens: Annotated[int, Meta(ge=1)] | None = None
+    """How many a question may have; older messages are replaced before three quarters of it are
+    used. Unset: only after the provider has refused a question for its length."""
     timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 120.0
     """How long the model may take for one answer."""
     max_retries: Annotated[int, Meta(ge=0, le=100)] = 3
@@ -325,6 +376,8 @@ class ModelPurpose(StrEnum):
     TURN = "turn"
     EXTRACTION = "extraction"
     """For the result as JSON of its schema; no tools are offered."""
+    COMPACTION = "compaction"
+    """For a summary of older messages, which replaces them; no tools are offered."""
 
 
 class RequestSent(StrEnum):

@@ -50,6 +50,7 @@ __all__ = [
     "Cancel",
     "ChangeApprover",
     "ChangeLimits",
+    "ConversationQuery",
     "CreateSession",
     "DecideApproval",
     "DecisionReceipt",
@@ -76,6 +77,7 @@ __all__ = [
     "SnapshotSession",
     "StartLogin",
     "ToolsQuery",
+    "UndoRuns",
     "WaitEnded",
     "audience_of",
 ]
@@ -281,6 +283,22 @@ class SetContext(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     text: MessageText
 
 
+class ConversationQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the messages that the next question to a session's model would have, with their sizes
+    (verb ``conversation``)."""
+
+
+class UndoRuns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Put a session back to before its last runs (verb ``undo``): its next generation begins with
+    the memory and the conversation of then. Nothing is deleted. Refused while a run is in progress,
+    and where tools of these runs have acted."""
+
+    runs: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    """How many."""
+    force: bool = False
+    """Also where tools have acted; that is not undone."""
+
+
 class RevokeRights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Take rights from a session and from every session that is or will be forked or restored from
     it (verb ``revoke``). It applies to the next call, also of a run in progress."""
@@ -445,6 +463,8 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "files": FilesQuery,
     "replay": ReplayQuery,
     "fork": ForkRun,
+    "conversation": ConversationQuery,
+    "undo": UndoRuns,
     "quarantine": QuarantineMessage,
 }
 
@@ -488,6 +508,8 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "resource_read",
         "replay",
         "fork",
+        "conversation",
+        "undo",
         "send",
         "exchange",
         "respond",

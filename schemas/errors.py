@@ -49,6 +49,7 @@ CODES: Final[dict[str, Code]] = {
     "NODE_NOT_FOUND": Code("no such node serves this realm just now"),
     "RUN_NOT_FOUND": Code("no run of this id in this realm"),
     "CALL_NOT_FOUND": Code("no such call in this run, or its record has expired"),
+    "EFFECTS_REMAIN": Code("tools of the runs have acted, which to undo the runs does not undo"),
     "CALL_MAY_STILL_ACT": Code(
         "the tool may still act on the last attempt of this call", retryable=True
     ),

@@ -96,6 +96,7 @@ CONTENT_CLASSES: Final[dict[type[Fact], Callable[[Any], FactClasses]]] = {
     turn.ToolCallsReturned: _of_batch,
     code.Stepped: _of_batch,
     conversation.MessageAdded: _of_readers,
+    conversation.Compacted: _of_readers,
     hook.ResponseDecided: _of_readers,
     model.Answered: _of_readers,
     peer.ItemAssigned: _of_readers,
@@ -148,7 +149,7 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         " approver_refused history_restarted",
     ),
     "code": _family(EntityKind.TOOL_CALL, "operation_id", ends="ended", steps="stepped"),
-    "conversation": _family(EntityKind.MESSAGE, "", ends="", steps="message_added"),
+    "conversation": _family(EntityKind.MESSAGE, "", ends="", steps="message_added compacted"),
     "hook": _family(
         EntityKind.HOOK,
         "hook_id",

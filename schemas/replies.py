@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.agent_tools import AgentList
+from rookery.schemas.agents import ConversationView
 from rookery.schemas.approvals.lists import ApprovalList, GrantList
 from rookery.schemas.approvals.records import DecisionReceipt
 from rookery.schemas.calls import Capability
@@ -58,6 +59,7 @@ __all__ = [
     "SnapshotView",
     "ToolList",
     "ToolView",
+    "UndoReceipt",
 ]
 
 # --- lists ----------------------------------------------------------------------------------------
@@ -363,6 +365,18 @@ class ForkReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Number of messages of the conversation that it begins with."""
 
 
+class UndoReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``undo``: the session is as it was before a run."""
+
+    session_id: str
+    generation: int
+    """The one that begins with that."""
+    run_id: str
+    """The oldest run that is undone."""
+    messages: int
+    """Number of messages of the conversation then."""
+
+
 class QuarantineReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to ``quarantine``."""
 
@@ -468,6 +482,8 @@ REPLIES: dict[str, Any] = {
     "files": FilesView,
     "replay": ReplayReport,
     "fork": ForkReceipt,
+    "conversation": ConversationView,
+    "undo": UndoReceipt,
     "quarantine": QuarantineReceipt,
 }
 """The reply of every verb: a struct, or a union of structs."""

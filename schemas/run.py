@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from rookery.schemas.agents import (
     AnswerDeltas,
+    Compaction,
     ImmediateMessage,
     ModelSettings,
     ModelUsage,
@@ -327,11 +328,13 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     Without a prompt the model is asked about the arguments."""
     parent: ParentRun | UnsetType = UNSET
     """Set by the node of the run that has called the agent."""
+    compact: Compaction | UnsetType = UNSET
+    """Replaces the older messages of the session's conversation, in the place of a prompt."""
 
     @property
     def has_prompt(self) -> bool:
         """Whether a model drives the run."""
-        return self.prompt is not UNSET or self.agent is not UNSET
+        return not (self.prompt is self.agent is self.compact is UNSET)
 
     @property
     def prompt_parts(self) -> tuple[PromptPart, ...]:

@@ -21,7 +21,7 @@ from rookery.schemas.calls import CallOutcome, RunEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import code, hook, model, tool, turn
-from rookery.schemas.facts.conversation import MessageAdded
+from rookery.schemas.facts.conversation import Compacted, MessageAdded
 from rookery.schemas.facts.run_progress import TURN_ENDS
 from rookery.schemas.facts.sandbox import SnapshotRestored
 
@@ -120,8 +120,8 @@ class ConversationReader:
     async def fold(self, conversation: Conversation, fact: Fact) -> None:
         """Add a fact of the run in progress, or a message."""
         match fact:
-            case MessageAdded():
-                conversation.add(await self.message(fact), fact.context_key)
+            case MessageAdded() | Compacted():
+                await self._fold_message(conversation, fact)
             case model.Requested():
                 conversation.ask(fact)
             case model.Answered():
@@ -143,14 +143,27 @@ class ConversationReader:
             case _ if type(fact) in TURN_ENDS:
                 conversation.end()
 
+    async def _fold_message(
+        self, conversation: Conversation, fact: MessageAdded | Compacted
+    ) -> None:
+        if isinstance(fact, MessageAdded):
+            conversation.add(await self.message(fact), fact.context_key)
+        else:
+            summary = await self._stored(fact.summary, fact.summary_blob)
+            conversation.compact(fact, summary)
+
     async def message(self, fact: MessageAdded | model.Answered) -> ConversationMessage:
         """The message that the fact adds."""
-        if fact.message_blob is UNSET:
-            assert fact.message is not UNSET
-            return fact.message
-        return msgspec.json.decode(
-            await self._blobs.get(fact.message_blob), type=ConversationMessage
-        )
+        found = await self._stored(fact.message, fact.message_blob)
+        assert found is not None
+        return found
+
+    async def _stored(
+        self, message: ConversationMessage | UnsetType, blob: str | UnsetType
+    ) -> ConversationMessage | None:
+        if blob is UNSET:
+            return None if message is UNSET else message
+        return msgspec.json.decode(await self._blobs.get(blob), type=ConversationMessage)
 
     async def _call_end(self, fact: tool.Completed | tool.Failed | tool.Refused) -> CallEnd:
         if isinstance(fact, tool.Refused):

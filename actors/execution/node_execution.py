@@ -15,10 +15,12 @@ from rookery.actors.execution.driver import RunProvisioner, SandboxDriver
 from rookery.actors.execution.executor import AgentExecution, RunExecutor
 from rookery.actors.execution.history import EntityReader, RunHistoryReader
 from rookery.actors.execution.models.model_execution import model_execution
+from rookery.actors.execution.queries.conversations import ConversationQueries
 from rookery.actors.execution.queries.files import SessionFiles
 from rookery.actors.execution.queries.fork import RunForker
 from rookery.actors.execution.queries.replay import RunReplayer
 from rookery.actors.execution.queries.snapshots import SessionDestroyer, SessionSnapshots
+from rookery.actors.execution.queries.undo import RunUndoer
 from rookery.actors.execution.queries.validate import RequestValidator
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import IDLE_BYTES_MAX, SessionCache
@@ -108,6 +110,10 @@ class NodeExecution:
             "files": SessionFiles(self._rebuilder, bus.blobs, self._ask).reply,
             "replay": self._replayer.reply,
             "fork": forker.reply,
+            "undo": RunUndoer(
+                self._rebuilder, snapshots, bus.images, self._ask, now_ms=now_ms
+            ).reply,
+            "conversation": ConversationQueries(self._history, self._ask).reply,
         }
 
     def connect(

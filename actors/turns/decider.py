@@ -79,7 +79,7 @@ from rookery.schemas.envelope import Command, Fact, FactClasses
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import approval, code, hook, model, session, surface, tool
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.facts.conversation import MessageAdded
+from rookery.schemas.facts.conversation import ConversationFact
 from rookery.schemas.hooks import ResumeReceipt, ResumeRun
 from rookery.schemas.ids import parse_reaction_id
 from rookery.schemas.machines.views import (
@@ -99,7 +99,7 @@ _START_TYPES: frozenset[type[Fact]] = frozenset(
 _CALL_TYPES: frozenset[type[Fact]] = frozenset(tool.CallFact.__args__)
 _FOLDS: Mapping[type[Fact], Callable[[SessionTurns, Any], SessionTurns]] = {
     **dict.fromkeys(hook.HookFact.__args__, evolve_hooks),
-    **dict.fromkeys((MessageAdded, *model.ModelFact.__args__), evolve_model),
+    **dict.fromkeys((*ConversationFact.__args__, *model.ModelFact.__args__), evolve_model),
     **dict.fromkeys((code.Stepped, code.Ended), evolve_code),
 }
 """Of facts that are neither of the machines nor of calls."""
@@ -444,9 +444,15 @@ class TurnsDecider(SessionMachineDecider):
         return evolve_requests(super().observe(state, fact), fact)
 
     def begin_generation(self, state: SessionTurns, generation: int) -> SessionTurns:
-        """A new generation resets the machines; calls that are still open stay."""
+        """A new generation resets the machines; calls that are still open stay, and so does what
+        was used of models: to begin anew refills no budget."""
         after: SessionTurns = super().begin_generation(state, generation)
-        return replace(after, calls=state.calls, older_calls=state.older_calls)
+        return replace(
+            after,
+            calls=state.calls,
+            older_calls=state.older_calls,
+            model_usage=state.model_usage,
+        )
 
     def with_host(self, state: SessionTurns, host: SessionHost) -> SessionTurns:
         """For a direct run, the turn's copy of the host is Running with that run, if the host

@@ -22,7 +22,7 @@ from rookery.schemas.agents import ModelEstimate, ModelUsage, RequestSent
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.facts import hook, session, tool
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.facts.conversation import ConversationFact, MessageAdded
+from rookery.schemas.facts.conversation import Compacted, ConversationFact, MessageAdded
 from rookery.schemas.facts.model import Answered, Lost, ModelEnd, ModelFact, Requested
 from rookery.schemas.run import Language, RunRequest, unset_if_default
 
@@ -117,12 +117,12 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
 def evolve_model(state: SessionTurns, fact: ModelFact | ConversationFact) -> SessionTurns:
     """Fold a question to a model, its end, or a message."""
     count, run = state.conversation, state.driving
-    if isinstance(fact, MessageAdded | Answered):
+    if isinstance(fact, MessageAdded | Compacted | Answered):
         state = replace(state, conversation=count + 1)
     if isinstance(fact, MessageAdded) and fact.context_key is not UNSET:
         keys = state.context_keys | {fact.context_key}
         state = replace(state, context_keys=keys, has_new_context=True)
-    if run is None or run.run_id != fact.run or isinstance(fact, MessageAdded):
+    if run is None or run.run_id != fact.run or isinstance(fact, ConversationFact):
         return state
     if isinstance(fact, Requested):
         asked = OpenQuestion(fact.step, fact.attempt, fact.estimate)

@@ -237,7 +237,7 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     context_keys: frozenset[str] = frozenset()
     """The keys of its context messages."""
     model_usage: ModelUsage | UnsetType = UNSET
-    """What the runs of this generation have used of models."""
+    """What the runs of the session have used of models."""
     has_new_context: bool = False
     """Whether one was set since the last turn began."""
 

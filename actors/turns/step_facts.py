@@ -23,7 +23,7 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import model
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.facts.conversation import MessageAdded
+from rookery.schemas.facts.conversation import ConversationFact, MessageAdded
 from rookery.schemas.facts.model import ModelEnd
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalOutcome
 from rookery.schemas.replies import CallReceipt
@@ -93,7 +93,7 @@ class StepFacts(TurnFacts):
                 self.amend(recorded_step=self._step.number)
 
     def _add_of_model(self, fact: Fact) -> None:
-        if isinstance(fact, MessageAdded) and fact.index != self.state.conversation:
+        if isinstance(fact, ConversationFact) and fact.index != self.state.conversation:
             raise Failed("CONFLICT", f"the conversation has {self.state.conversation} facts")
         added = self.add(replace(fact, generation=self.state.generation))
         force_setattr(added, "run", self._step.run_id)

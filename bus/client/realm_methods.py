@@ -13,6 +13,7 @@ from rookery.bus.client.run_request import RunOptions
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import BlobReader
 from rookery.bus.reads import NodeBlobs
+from rookery.schemas.agents import ConversationView
 from rookery.schemas.approvals.lists import (
     ApprovalList,
     GrantedQuery,
@@ -22,12 +23,18 @@ from rookery.schemas.approvals.lists import (
     PendingQuery,
 )
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
-from rookery.schemas.commands import FilesQuery, RestoreSession, RevokeGrant
+from rookery.schemas.commands import FilesQuery, RestoreSession, RevokeGrant, UndoRuns
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import FactClasses
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights
-from rookery.schemas.replies import FileEntry, FilesView, GrantReceipt, RunAnswer
+from rookery.schemas.replies import (
+    FileEntry,
+    FilesView,
+    GrantReceipt,
+    RunAnswer,
+    UndoReceipt,
+)
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Language, SessionLimits
 from rookery.schemas.seed.content import ContentRef
 
@@ -182,6 +189,15 @@ class SessionsMixin(ABC):
     async def set_context(self, session: str, key: str, text: str) -> dict[str, Any]:
         """Set what the session's models are to know under a key, in the place of what it had."""
         return await self.ask("context", session, {"context_key": key, "text": text})
+
+    async def conversation(self, session: str) -> ConversationView:
+        """What the next question to the session's model would have, with sizes."""
+        return msgspec.convert(await self.ask("conversation", session), ConversationView)
+
+    async def undo(self, session: str, runs: int = 1, *, force: bool = False) -> UndoReceipt:
+        """Put the session back to before its last runs. ``force``: also where tools have acted."""
+        body = UndoRuns(runs=runs, force=force)
+        return msgspec.convert(await self.ask("undo", session, body), UndoReceipt)
 
     async def set_limits(self, session: str, **limits: int) -> dict[str, Any]:
         """Change a session's limits from its next run on; absent ones keep their value."""

@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict, Unpack
 import msgspec
 from msgspec import UNSET
 
-from rookery.schemas.agents import ModelSettings
+from rookery.schemas.agents import Compaction, ModelSettings
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
@@ -62,6 +62,8 @@ class RunOptions(TypedDict, total=False):
     """The tools that the model sees."""
     agent: str
     """A registered agent, with ``inputs`` as its arguments; a prompt may be left out."""
+    compact: Compaction | Mapping[str, Any]
+    """Replaces older messages of the conversation, in the place of a prompt: ``keep``, ``drop``."""
 
 
 def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> bytes:

@@ -19,6 +19,7 @@ from rookery.bus.client.handle import AnswerText, PrintedText
 from rookery.bus.client.run_request import RunOptions, RunSpec
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.server_access import ServerAccess
+from rookery.schemas.agents import ConversationView
 from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import ToolFault
@@ -30,7 +31,13 @@ from rookery.schemas.peers.envelope import PeerFailure
 from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList, StreamView
 from rookery.schemas.peers.items import Responder, ResponderView
 from rookery.schemas.protection.rights import Rights
-from rookery.schemas.replies import CallReceipt, FileEntry, GrantReceipt, RunAnswer
+from rookery.schemas.replies import (
+    CallReceipt,
+    FileEntry,
+    GrantReceipt,
+    RunAnswer,
+    UndoReceipt,
+)
 from rookery.schemas.resources import CAPTURE_BYTES, ResourceGrant, ResourceList, ResourcePiece
 from rookery.schemas.run import Language, SessionLimits
 from rookery.schemas.seed.content import ContentRef
@@ -217,6 +224,12 @@ class SyncClient:
 
     def set_context(self, session: str, key: str, text: str) -> Fields:
         return self._thread.run(self._client.set_context(session, key, text))
+
+    def conversation(self, session: str) -> ConversationView:
+        return self._thread.run(self._client.conversation(session))
+
+    def undo(self, session: str, runs: int = 1, *, force: bool = False) -> UndoReceipt:
+        return self._thread.run(self._client.undo(session, runs, force=force))
 
     def narrow_rights(self, session: str, rights: Rights | Mapping[str, Any]) -> Fields:
         return self._thread.run(self._client.narrow_rights(session, rights))

@@ -12,7 +12,7 @@ from rookery.schemas.agents import ConversationMessage
 from rookery.schemas.envelope import Fact
 from rookery.schemas.scalars import Unsigned
 
-__all__ = ["CONVERSATION_FACTS", "ConversationFact"]
+__all__ = ["CONVERSATION_FACTS", "Compacted", "ConversationFact", "MessageAdded"]
 
 
 class MessageAdded(Fact, frozen=True, kw_only=True, tag="conversation.message_added.v1"):
@@ -28,5 +28,26 @@ class MessageAdded(Fact, frozen=True, kw_only=True, tag="conversation.message_ad
     """Digest of the message in the blob store, if it is too large for a fact."""
 
 
-ConversationFact = MessageAdded
+class Compacted(Fact, frozen=True, kw_only=True, tag="conversation.compacted.v1"):
+    """Older messages are replaced in later questions; the journal keeps them. Messages of context
+    among them stay."""
+
+    run: str
+    index: Unsigned
+    """Its number among the facts of the conversation, from 0."""
+    first: str
+    """Id of the first message that is replaced."""
+    last: str
+    messages: Unsigned
+    """How many are replaced."""
+    summary: ConversationMessage | UnsetType = UNSET
+    """Takes their place. Without one they stay, but the results of their calls are left out."""
+    summary_blob: str | UnsetType = UNSET
+    """Digest of the summary in the blob store, if it is too large for a fact."""
+    tokens_before: Unsigned
+    """Of the whole conversation, estimated by its size."""
+    tokens_after: Unsigned
+
+
+ConversationFact = MessageAdded | Compacted
 CONVERSATION_FACTS = ConversationFact

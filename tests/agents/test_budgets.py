@@ -9,7 +9,7 @@ import pytest
 
 from rookery.actors.execution.agents import ModelBudgets, open_models
 from rookery.actors.execution.agents.models import NO_BUDGETS, KnownModel, Models
-from rookery.actors.execution.models.model_record import exceeded_budget
+from rookery.actors.execution.models.budgets import exceeded_budget
 from rookery.schemas.agents import (
     ConfiguredModel,
     ModelEstimate,

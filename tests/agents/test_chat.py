@@ -64,6 +64,21 @@ def test_lines_are_prompts_of_one_conversation(chatting: Serving):
     assert said.code == 0, "the session keeps the conversation"
 
 
+def test_a_chat_is_compacted_undone_and_forked(chatting: Serving):
+    lines = (QUESTION, "/tools", "/compact 1", "/context", "/undo", "/fork other", QUESTION)
+    wrong = ("/compact x", "/undo 0", "/undo 1 now", "/fork", "/fork a.b", "/undo 99")
+    out, err = chat(chatting, "turned", *lines, *wrong)
+    assert out == "Tea costs 3.\nTea costs 3.\n"
+    assert "price  read" in err
+    assert "3 messages replaced, about" in err
+    assert "2 messages, " in err
+    assert "with 4 messages" in err
+    assert "the next line is for session other" in err
+    assert err.count("INVALID_ARGUMENT") == 4
+    assert "INVALID_SESSION_ID" in err
+    assert "GUARD_REJECTED: session other has" in err
+
+
 @pytest.mark.parametrize(("said", "result"), [("y", "paid"), ("n", "not paid")])
 def test_a_call_that_needs_an_approver_is_asked_about(chatting: Serving, said: str, result: str):
     out, err = chat(chatting, f"pay-{said}", "Pay Ann.", said)

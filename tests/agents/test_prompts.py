@@ -15,6 +15,7 @@ from rookery.bus.client import Client
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.commands import UndoRuns
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunStatus
 from tests.execution.realm_fixture import Serving
@@ -31,6 +32,7 @@ script = "clerk.json"
 """
 SCRIPT: dict[str, Any] = {
     "answers": [
+        {"match": "your summary replaces", "text": "Tea was asked about."},
         {"match": "How much", "calls": [{"name": "price", "arguments": {"item": "tea"}}]},
         {"match": r"^3$", "text": "Tea costs 3.", "usage": {"input_tokens": 7}},
         {
@@ -223,6 +225,74 @@ def test_past_prompts_are_replayed_and_forked_with_the_memory_beside_them(prompt
                 await client.fork("past", second.run_id, 1, "none")
 
     asyncio.run(ask())
+
+
+def test_runs_are_undone_again_and_again_and_stay_on_record(prompting: Serving):
+    async def ask() -> None:
+        async with Client(prompting.url, realm=REALM) as client:
+            assert (await client.run("undone", "x = 40")).status is RunStatus.OK
+            first = await client.run("undone", prompt=QUESTION)
+            assert (await client.run("undone", "x = x + 2; x")).result == 42
+            before = await client.conversation("undone")
+            back = await client.undo("undone")
+            assert (back.messages, back.generation) == (4, 2)
+            assert (await client.conversation("undone")).head == before.head
+            assert (await client.run("undone", "x + 1")).result == 41
+            body = UndoRuns(runs=2)
+            found = [
+                await client.ask("undo", "undone", body, message_id="undo-once") for _ in range(2)
+            ]
+            assert found[0] == found[1], "a repeated request undoes once"
+            assert (found[0]["run_id"], found[0]["messages"]) == (first.run_id, 0)
+            assert (await client.conversation("undone")).messages == ()
+            assert (await client.run("undone", "x")).result == 40
+            assert (await client.replay("undone", first.run_id))["state"] == "equal"
+            with pytest.raises(Refused, match="has 2 runs") as refused:
+                await client.undo("undone", 3)
+            assert refused.value.code == "GUARD_REJECTED"
+
+    asyncio.run(ask())
+
+
+def test_an_undo_where_a_tool_has_acted_says_that_this_stays(prompting: Serving):
+    async def ask() -> None:
+        async with Client(prompting.url_for(Role.OPERATOR), realm=REALM) as client:
+            run = await client.begin("acted", prompt="Pay Ann.")
+            while not (found := await client.approvals("acted")):
+                await asyncio.sleep(0.02)
+            with pytest.raises(Refused, match="GUARD_REJECTED"):
+                await client.undo("acted")
+            (waiting,) = found
+            await client.decide(waiting, "approved", actor="Ann")
+            assert (await run.result()).result == "Ann is paid."
+            with pytest.raises(Refused, match="pay") as refused:
+                await client.undo("acted")
+            assert refused.value.code == "EFFECTS_REMAIN"
+            assert (await client.undo("acted", force=True)).messages == 0
+
+    asyncio.run(ask())
+
+
+def test_a_conversation_is_listed_with_sizes_and_compacted(prompting: Serving):
+    for number in range(4):
+        said = prompting.rookery("sessions", "append", "compact", f"message {number}")
+        assert said.code == 0, said.err
+    prompting.rookery("sessions", "context", "compact", "sky", "It rains.")
+    listed = fields(prompting.rookery("sessions", "context", "compact"))
+    assert [one["context_key"] for one in listed["messages"]] == [*[""] * 4, "sky"]
+    assert sum(one["size_bytes"] for one in listed["messages"]) == listed["size_bytes"]
+    said = fields(prompting.rookery("sessions", "compact", "compact", "--keep", "2"))
+    assert said["result"]["messages"] == 3
+    view = fields(prompting.rookery("sessions", "context", "compact"))
+    assert [one["text"] for one in view["messages"]] == [
+        "Summary of the conversation before:\nTea was asked about.",
+        "message 3",
+        "It rains.",
+    ]
+    said = fields(prompting.rookery("sessions", "compact", "compact", "--drop"))
+    assert said["result"] == {"messages": 0}
+    assert "INVALID_ARGUMENT" in prompting.rookery("sessions", "context", "compact", "sky").out
+    assert "SESSION_NOT_FOUND" in prompting.rookery("sessions", "context", "none").out
 
 
 def test_a_snapshot_has_the_conversation_and_a_destroyed_session_has_none(prompting: Serving):

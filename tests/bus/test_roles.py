@@ -39,6 +39,8 @@ PUBLIC = [
     "resource_read",
     "replay",
     "fork",
+    "conversation",
+    "undo",
     "send",
     "exchange",
     "respond",

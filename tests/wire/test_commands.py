@@ -22,6 +22,7 @@ from rookery.schemas.commands import (
     Cancel,
     ChangeApprover,
     ChangeLimits,
+    ConversationQuery,
     CreateSession,
     DecideApproval,
     DestroySession,
@@ -46,6 +47,7 @@ from rookery.schemas.commands import (
     SnapshotSession,
     StartLogin,
     ToolsQuery,
+    UndoRuns,
     WaitEnded,
 )
 from rookery.schemas.errors import Refused
@@ -158,6 +160,8 @@ EXAMPLES = {
     "destroy": DestroySession(),
     "replay": ReplayQuery(run_id="r"),
     "fork": ForkRun(run_id="r", session="s", at_sequence=7),
+    "conversation": ConversationQuery(),
+    "undo": UndoRuns(runs=2, force=True),
     "quarantine": QuarantineMessage(sequence=7, reason="foreign", actor="ann", confirm="x/y"),
 }
 DEEP = b"[" * 10_000 + b"]" * 10_000

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.execution.agents.compaction import compacted_messages, older_messages
 from rookery.actors.execution.agents.model_port import ModelTool
 from rookery.schemas.agents import (
     CallPart,
@@ -29,6 +30,7 @@ from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import chain, digest_json
 from rookery.schemas.facts import code, model, tool, turn
+from rookery.schemas.facts.conversation import Compacted
 from rookery.schemas.run import CallStatus, ErrorObject, ExternalCallRecord
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
@@ -62,6 +64,8 @@ class ModelRun:
         self.step = self.attempt = 0
         self.extractions = 0
         """Steps that asked for structured output."""
+        self.compaction_step = -1
+        """The last step that asked for a summary of older messages."""
         self.topology_epoch = self.route_index = 0
         """Of the last question."""
         self.question: model.Requested | None = None
@@ -140,6 +144,16 @@ class Conversation:
         _ = self.head
         return self._size_bytes
 
+    def older(self, keep: int) -> list[ConversationMessage]:
+        """The messages that a compaction replaces which keeps so many of the last."""
+        context = {message.id for message in self._keyed.values()}
+        return older_messages(self.messages, context, keep)
+
+    @property
+    def context(self) -> Mapping[str, ConversationMessage]:
+        """The messages of context, by their keys."""
+        return self._keyed
+
     # --- the fold ---------------------------------------------------------------------------------
 
     def start(self, run_id: str, tools: Mapping[str, ModelTool] = NO_TOOLS) -> None:
@@ -164,10 +178,24 @@ class Conversation:
         self.facts += 1
         if key is not UNSET and (older := self._keyed.get(key)) is not None:
             self.messages.remove(older)
-            self._head, self._chained, self._size_bytes = NO_MESSAGES, 0, 0
+            self._measure_again()
         self.messages.append(message)
         if key is not UNSET:
             self._keyed[key] = message
+
+    def compact(self, fact: Compacted, summary: ConversationMessage | None) -> None:
+        """``conversation.compacted``: from here on the older messages are replaced."""
+        self.close_calls()
+        self.facts += 1
+        ids = [message.id for message in self.messages]
+        replaced = {*ids[ids.index(fact.first) : ids.index(fact.last) + 1]}
+        replaced -= {message.id for message in self._keyed.values()}
+        self.messages = compacted_messages(self.messages, replaced, summary)
+        self._measure_again()
+        self.run.last_usage, self.run.last_size_bytes = ModelUsage(), 0
+
+    def _measure_again(self) -> None:
+        self._head, self._chained, self._size_bytes = NO_MESSAGES, 0, 0
 
     def ask(self, fact: model.Requested) -> None:
         self.close_calls()
@@ -176,6 +204,8 @@ class Conversation:
         if fact.step != run.step:
             run.losses = 0
             run.extractions += fact.purpose is ModelPurpose.EXTRACTION
+        if fact.purpose is ModelPurpose.COMPACTION:
+            run.compaction_step = fact.step
         if fact.step != run.step or place != (run.topology_epoch, run.route_index):
             run.retries = 0
         run.topology_epoch, run.route_index = place
@@ -184,10 +214,13 @@ class Conversation:
     def answer(self, fact: model.Answered, message: ConversationMessage) -> None:
         run, calls = self.run, message.calls
         self.facts += 1
+        is_summary = run.step == run.compaction_step
         run.question, run.stop_reason = None, fact.stop_reason
         run.usage = run.usage.plus(fact.usage)
-        run.last_usage, run.last_size_bytes = fact.usage, self.size_bytes
         run.duration_ms += fact.duration_ms
+        if is_summary:
+            return  # ``conversation.compacted`` has what it leads to.
+        run.last_usage, run.last_size_bytes = fact.usage, self.size_bytes
         run.number = max([run.number, *(call.number for call in calls)])
         run.answers_in_vain = run.answers_in_vain + 1 if calls else 0
         is_empty = not calls and not message.text

@@ -48,6 +48,9 @@ INPUTS_BYTES_MAX: Final = 64 << 10
 """Of the arguments of an agent."""
 NO_AGENT: Final = AgentView(name="")
 _NOT_WITH_A_PROMPT: Final = ("code", "inputs", "files", "inputs_blob", "return_snapshot")
+_NOT_WITH_COMPACT: Final = ("prompt", "output_schema", "tools", "tool_mode", "agent")
+COMPACT_AT: Final = 0.75
+"""Of the tokens that a question may have."""
 _ONLY_WITH_A_PROMPT: Final = (
     "model",
     "instructions",
@@ -108,6 +111,8 @@ class Models:
             return
         alien = [name for name in _NOT_WITH_A_PROMPT if agent is None or name != "inputs"]
         _refuse_fields(request, alien, "is of programs, and the request has a prompt")
+        if request.compact is not UNSET:
+            _refuse_fields(request, _NOT_WITH_COMPACT, "is of a prompt, and the request compacts")
         size = sum(len(part.text.encode("utf-8", "replace")) for part in request.prompt_parts)
         if size > PROMPT_BYTES_MAX:
             text = f"the prompt has {size} bytes, the limit is {PROMPT_BYTES_MAX}"
@@ -142,7 +147,12 @@ class Models:
             tools=_tools(request, view),
             tool_mode=request.tool_mode or view.tool_mode,
             agent=view.name or UNSET,
+            compact_at_tokens=self._compact_at(first),
         )
+
+    def _compact_at(self, alias: str) -> int | UnsetType:
+        most = self._known[alias].configured.context_tokens
+        return UNSET if most is None else int(COMPACT_AT * most)
 
     def require_here(self, environment: ModelEnvironment) -> None:
         """Raise ``NotExecutableHere`` if another node has to continue a run with this model."""

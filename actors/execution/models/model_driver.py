@@ -38,6 +38,7 @@ from rookery.actors.execution.models.model_attempt import (
 from rookery.actors.execution.models.model_ends import (
     TURN_LIMIT,
     cancelled_end,
+    compacted_end,
     completed_end,
     extracted_end,
     extraction_inputs,
@@ -55,10 +56,11 @@ from rookery.actors.execution.models.model_record import ModelRecord, program_ca
 from rookery.actors.execution.models.model_routes import ModelRoutes
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import ToolResult
-from rookery.schemas.agents import ModelEnvironment, ModelPurpose
+from rookery.schemas.agents import Compaction, ModelEnvironment, ModelPurpose
 from rookery.schemas.calls import CallArguments
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import model
+from rookery.schemas.machines.turn import LlmFailureKind
 from rookery.schemas.run import ErrorObject, RunOutput, RunResult
 
 __all__ = ["ModelDriver"]
@@ -84,6 +86,8 @@ class NextAttempt(NamedTuple):
     """The attempt whose answer was lost."""
     advance: bool = False
     """To the next model of the route."""
+    compacts: bool = False
+    """For a summary of older messages."""
 
 
 class ModelDriver:
@@ -113,6 +117,8 @@ class ModelDriver:
             return await self._continue_unanswered(run.unanswered)
         if run.step:  # It was answered: the calls of the answer are the only way on.
             return await self._ask()
+        if given.request.compact is not UNSET:
+            return await self._compact(given.request.compact)
         return await self._ask(messages=(await self._record.add_prompt(),))
 
     async def resume_parked(
@@ -175,14 +181,16 @@ class ModelDriver:
         messages: tuple[Fact, ...] = (),
         answers: tuple[Fact, ...] = (),
         inputs: tuple[TurnInput, ...] = (),
+        compacts: bool = False,
     ) -> Step:
-        """The next model step, unless the run may not take one."""
+        """The next model step, unless the run may not take one. ``compacts``: it asks for a summary
+        of older messages, as it does if they are too long."""
         run, turns = self._conversation.run, self._environment.limits.turns
         if run.step >= turns:
             text = f"the model was asked {turns} times"
             error = ErrorObject(code=TURN_LIMIT, message=text, hint="limits.turns of the request")
             return limit_end(self._given.run_id, self._conversation, error, answers, inputs)
-        asked = NextAttempt(run.step + 1, 1)
+        asked = NextAttempt(run.step + 1, 1, compacts=compacts or self._record.is_too_long())
         return await self._attempt(asked, messages=messages, answers=answers, inputs=inputs)
 
     async def _attempt(
@@ -198,7 +206,9 @@ class ModelDriver:
         chosen = await self._routes.choose(advance=asked.advance)
         if (refusal := self._record.refusal(chosen)) is not None:
             return limit_end(self._given.run_id, self._conversation, refusal, answers, inputs)
-        self._question = self._record.ask(chosen, asked.step, asked.attempt, asked.repeats)
+        self._question = self._record.ask(
+            chosen, asked.step, asked.attempt, asked.repeats, compacts=asked.compacts
+        )
         return AskModel((*messages, self._question), answers, inputs)
 
     async def _ask_now(self, question: model.Requested) -> Step:
@@ -206,7 +216,7 @@ class ModelDriver:
         assert self._attempts is not None
         end = await self._attempts.ask(
             question,
-            self._conversation.messages,
+            self._record.messages_for(question),
             self._record.tools_for(question.purpose),
             left_s=self._ends_s - self._loop.time(),
         )
@@ -252,8 +262,20 @@ class ModelDriver:
             return await self._attempt(following, answers=(failed,))
         if failure.wait is not None:
             return self._await_lease(failed, failure.wait)
+        return await self._continue_without(question, failure, failed)
+
+    async def _continue_without(
+        self, question: model.Requested, failure: ModelFailure, failed: model.Failed
+    ) -> Step:
+        """Go on from a question that is not asked this model again as it is: with fewer messages,
+        another model, or no summary."""
+        if failure.kind is LlmFailureKind.CONTEXT_EXCEEDED and self._record.may_compact(question):
+            return await self._ask(answers=(failed,), compacts=True)
         if failure.code == MODEL_FAILED and not (await self._routes.choose()).is_last:
-            return await self._attempt(following._replace(advance=True), answers=(failed,))
+            following = NextAttempt(question.step, question.attempt + 1, advance=True)
+            return await self._attempt(following, answers=(failed,))
+        if question.purpose is ModelPurpose.COMPACTION and not self._compacts_alone:
+            return await self._ask(answers=(failed, *self._record.leave_out_results()))
         return self._end_failed(question, failure, (failed,))
 
     def _end_failed(
@@ -314,6 +336,8 @@ class ModelDriver:
     async def _continue_answered(
         self, question: model.Requested, answer: ModelAnswer, end: AttemptEnd
     ) -> Step:
+        if question.purpose is ModelPurpose.COMPACTION:
+            return await self._continue_summarised(question, answer, end)
         judged = judge_calls(
             answer.calls,
             self._conversation.run,
@@ -338,7 +362,9 @@ class ModelDriver:
         if max(run.answers_in_vain, run.empty_answers) >= IN_VAIN_MAX:
             text = f"the model wanted nothing that it may have, {IN_VAIN_MAX} times in a row"
             return self._fail("MODEL_MISBEHAVED", text, answers)
-        return await self._ask(answers=answers, inputs=_without_calls(len(judged), run.has_waited))
+        return await self._ask(
+            answers=answers, inputs=_without_calls(len(judged), has_waited=run.has_waited)
+        )
 
     async def _continue_extraction(self, answer: ModelAnswer, answered: model.Answered) -> Step:
         """The text has to fit the schema of the result; else the model is asked for that."""
@@ -355,6 +381,34 @@ class ModelDriver:
             answers=(answered,),
             inputs=extraction_inputs(extracted.error, is_first=not run.extractions),
         )
+
+    async def _compact(self, asked: Compaction) -> Step:
+        """Replace older messages: the run does nothing else."""
+        older = self._conversation.older(asked.keep)
+        if older and not asked.drop:
+            return await self._ask(compacts=True)
+        facts = (self._record.drop(older),) if older else ()
+        return compacted_end(self._given.run_id, self._conversation, facts)
+
+    @property
+    def _compacts_alone(self) -> bool:
+        return self._given.request.compact is not UNSET
+
+    async def _continue_summarised(
+        self, question: model.Requested, answer: ModelAnswer, end: AttemptEnd
+    ) -> Step:
+        """The summary takes the place of the older messages; an empty one only of results."""
+        answered = await self._record.answer(question, answer, (), end)
+        if not answer.text and self._compacts_alone:
+            return self._fail("MODEL_MISBEHAVED", "the model wrote no summary", (answered,))
+        if answer.text:
+            compacted: tuple[Fact, ...] = (await self._record.summarise(answer.text),)
+        else:
+            compacted = self._record.leave_out_results()
+        facts = (answered, *compacted)
+        if self._compacts_alone:
+            return compacted_end(self._given.run_id, self._conversation, facts)
+        return await self._ask(answers=facts, inputs=_without_calls(0, has_waited=False))
 
     async def _end_calls(self, answers: Mapping[int, ToolResult]) -> Step:
         """The calls of the last answer have ended; their results are asked about."""
@@ -388,7 +442,7 @@ class ModelDriver:
         return failed_end(self._given.run_id, self._conversation, error, answers, attempts)
 
 
-def _without_calls(wanted: int, has_waited: bool) -> tuple[TurnInput, ...]:
+def _without_calls(wanted: int, *, has_waited: bool) -> tuple[TurnInput, ...]:
     """The inputs of an answer that leads to no call: the machine resolves it to the next boundary
     if an earlier barrier was satisfied."""
     returned = TurnInput("llm_returned_tool_calls", {"tool_count": wanted})

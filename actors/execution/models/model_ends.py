@@ -17,6 +17,7 @@ from rookery.actors.execution.driver import Finished
 from rookery.actors.messages import TurnInput
 from rookery.actors.turn_inputs import cancelled_result, run_failed
 from rookery.schemas.envelope import Fact
+from rookery.schemas.facts.conversation import Compacted
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.run import (
     Diagnostic,
@@ -32,6 +33,7 @@ from rookery.schemas.seed.lifecycle import ProviderStopReason
 __all__ = [
     "TURN_LIMIT",
     "cancelled_end",
+    "compacted_end",
     "completed_end",
     "extracted_end",
     "extraction_inputs",
@@ -65,12 +67,25 @@ def completed_end(
         diagnostics=(_CUT,) if is_cut else (),
         **_use(conversation),
     )
-    inputs = (
+    return Finished(result, kept=True, inputs=_completing(run_id), answers=answers)
+
+
+def compacted_end(run_id: str, conversation: Conversation, answers: tuple[Fact, ...]) -> Finished:
+    """The older messages are replaced, as the fact says, or were too few."""
+    found = [fact for fact in answers if isinstance(fact, Compacted)]
+    value = {"messages": sum(fact.messages for fact in found)}
+    for fact in found:
+        value |= {"tokens_before": fact.tokens_before, "tokens_after": fact.tokens_after}
+    result = RunResult(result=value, result_kind=ResultKind.JSON, **_use(conversation))
+    return Finished(result, kept=True, inputs=_completing(run_id), answers=answers)
+
+
+def _completing(run_id: str) -> tuple[TurnInput, ...]:
+    return (
         TurnInput("llm_returned_terminal"),
         TurnInput("boundary_complete"),
         TurnInput("run_completed", {"run_id": run_id}),
     )
-    return Finished(result, kept=True, inputs=inputs, answers=answers)
 
 
 def extraction_inputs(error: str, *, is_first: bool) -> tuple[TurnInput, ...]:

@@ -7,52 +7,54 @@ node reads from the journal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.execution.agents.conversation import CallEnd, Conversation
+from rookery.actors.execution.agents.compaction import (
+    BYTES_A_TOKEN,
+    dropped_message,
+    has_results,
+    summary_message,
+    summary_question,
+)
+from rookery.actors.execution.agents.conversation import NO_MESSAGES, CallEnd, Conversation
 from rookery.actors.execution.agents.extraction import extraction_text
 from rookery.actors.execution.agents.model_calls import JudgedCall, storable
 from rookery.actors.execution.agents.model_port import ModelAnswer, ModelTool
 from rookery.actors.execution.driver import RunInput
+from rookery.actors.execution.models.budgets import (
+    estimate,
+    exceeded_budget,
+    expected_tokens,
+    no_progress,
+    priced_usage,
+)
 from rookery.actors.execution.models.model_attempt import AttemptEnd, ModelServices
 from rookery.actors.execution.models.model_routes import ChosenModel
 from rookery.actors.execution.step_recorder import operation_id
 from rookery.actors.sandbox import ProgramCall
 from rookery.schemas.agents import (
+    KEPT_MESSAGES,
     MESSAGE_BYTES_MAX,
     CallPart,
-    ConfiguredModel,
     ConversationMessage,
     MessageRole,
     ModelEnvironment,
-    ModelEstimate,
-    ModelLimits,
     ModelPurpose,
-    ModelSettings,
-    ModelUsage,
     Part,
     TextPart,
 )
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import chain, digest_json
 from rookery.schemas.facts import model, tool
-from rookery.schemas.facts.conversation import MessageAdded
+from rookery.schemas.facts.conversation import Compacted, MessageAdded
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.machines.turn import LlmRetryPlan
 from rookery.schemas.run import ErrorObject
 
-__all__ = [
-    "ModelRecord",
-    "estimate",
-    "exceeded_budget",
-    "no_progress",
-    "priced_usage",
-    "program_call",
-]
+__all__ = ["ModelRecord", "program_call"]
 
 
 class ModelRecord:
@@ -102,16 +104,23 @@ class ModelRecord:
         return added
 
     def ask(
-        self, chosen: ChosenModel, step: int, attempt: int, repeats: int = 0
+        self,
+        chosen: ChosenModel,
+        step: int,
+        attempt: int,
+        repeats: int = 0,
+        *,
+        compacts: bool = False,
     ) -> model.Requested:
-        """A question; ``repeats``: the attempt whose answer was lost."""
+        """A question; ``repeats``: the attempt whose answer was lost. ``compacts``: for a summary
+        of older messages."""
         environment, conversation = self._environment, self._conversation
         conversation.close_calls()
         known = self._services.models.get(chosen.alias)
-        run = conversation.run
-        is_extraction = run.extractions > 0 or self._begins_extraction
-        self._begins_extraction = False
-        purpose = ModelPurpose.EXTRACTION if is_extraction else ModelPurpose.TURN
+        purpose = self._purpose(step, compacts=compacts)
+        messages, head = len(conversation.messages), conversation.head
+        if purpose is ModelPurpose.COMPACTION:
+            messages, head = 1, chain(NO_MESSAGES, encode_json(self._summary_question(step)))
         question = model.Requested(
             run=self._given.run_id,
             step=step,
@@ -120,8 +129,8 @@ class ModelRecord:
             model=chosen.alias,
             provider=known.provider,
             provider_model=known.model,
-            messages=len(conversation.messages),
-            head=chain(conversation.head, environment.instructions.encode()),
+            messages=messages,
+            head=chain(head, environment.instructions.encode()),
             tools_digest=digest_json(self.tools_for(purpose)),
             settings_digest=digest_json(environment.settings),
             repeats=repeats or UNSET,
@@ -132,9 +141,24 @@ class ModelRecord:
         conversation.ask(question)
         return question
 
+    def _purpose(self, step: int, *, compacts: bool) -> ModelPurpose:
+        """What a question of the step is for: another attempt of it is for the same."""
+        run = self._conversation.run
+        if compacts or step == run.compaction_step:
+            return ModelPurpose.COMPACTION
+        is_extraction = run.extractions > 0 or self._begins_extraction
+        self._begins_extraction = False
+        return ModelPurpose.EXTRACTION if is_extraction else ModelPurpose.TURN
+
     def tools_for(self, purpose: ModelPurpose) -> list[ModelTool]:
         """The tools that are offered with a question."""
-        return [] if purpose is ModelPurpose.EXTRACTION else list(self._tools.values())
+        return list(self._tools.values()) if purpose is ModelPurpose.TURN else []
+
+    def messages_for(self, question: model.Requested) -> list[ConversationMessage]:
+        """The messages that are sent with a question."""
+        if question.purpose is ModelPurpose.COMPACTION:
+            return [self._summary_question(question.step)]
+        return self._conversation.messages
 
     def refusal(self, chosen: ChosenModel) -> ErrorObject | None:
         """Why the run may not ask this model now."""
@@ -241,6 +265,71 @@ class ModelRecord:
         self._conversation.lose(lost)
         return lost
 
+    # --- compaction -------------------------------------------------------------------------------
+
+    def is_too_long(self) -> bool:
+        """Whether the next question would have so many tokens that older messages are replaced
+        first. It is not worth it where they are a small part, nor twice in a row."""
+        run, most = self._conversation.run, self._environment.compact_at_tokens
+        if most is UNSET or run.extractions or self._begins_extraction:
+            return False
+        if run.step == run.compaction_step or self._given.request.compact is not UNSET:
+            return False
+        self._conversation.close_calls()
+        expected = expected_tokens(self._conversation, self._environment)
+        older = sum(len(encode_json(one)) for one in self._older)
+        return expected > most and 4 * older >= self._conversation.size_bytes
+
+    def may_compact(self, question: model.Requested) -> bool:
+        """Whether this question, which was too long, may be asked again without older messages."""
+        is_first = question.step - 1 > self._conversation.run.compaction_step
+        return is_first and question.purpose is ModelPurpose.TURN and bool(self._older)
+
+    @property
+    def _older(self) -> list[ConversationMessage]:
+        asked = self._given.request.compact
+        return self._conversation.older(KEPT_MESSAGES if asked is UNSET else asked.keep)
+
+    def _summary_question(self, step: int) -> ConversationMessage:
+        return summary_question(self._new_id("summarise", str(step)), self._older)
+
+    async def summarise(self, text: str) -> Compacted:
+        """A summary that a model wrote takes the place of the older messages."""
+        name = self._new_id("summary", str(self._conversation.facts))
+        stored, blob = await self._stored(summary_message(name, storable(text)))
+        return self._compact(self._older, stored, blob)
+
+    def drop(self, older: Sequence[ConversationMessage]) -> Compacted:
+        """A line that says so takes their place."""
+        name = self._new_id("summary", str(self._conversation.facts))
+        return self._compact(older, dropped_message(name, len(older)))
+
+    def leave_out_results(self) -> tuple[Compacted, ...]:
+        """The older messages stay without the results of their calls, if they have any."""
+        older = self._older
+        return (self._compact(older, None),) if has_results(older) else ()
+
+    def _compact(
+        self,
+        older: Sequence[ConversationMessage],
+        summary: ConversationMessage | None,
+        blob: str = "",
+    ) -> Compacted:
+        conversation = self._conversation
+        compacted = Compacted(
+            run=self._given.run_id,
+            index=conversation.facts,
+            first=older[0].id,
+            last=older[-1].id,
+            messages=len(older),
+            summary=UNSET if summary is None or blob else summary,
+            summary_blob=blob or UNSET,
+            tokens_before=conversation.size_bytes // BYTES_A_TOKEN,
+            tokens_after=0,
+        )
+        conversation.compact(compacted, summary)
+        return replace(compacted, tokens_after=conversation.size_bytes // BYTES_A_TOKEN)
+
     # --- ids and blobs ----------------------------------------------------------------------------
 
     def call_operation(self, number: int) -> str:
@@ -271,104 +360,3 @@ def program_call(judged: JudgedCall) -> ProgramCall:
         awaited=True,
         digest=judged.digest,
     )
-
-
-# --- budgets --------------------------------------------------------------------------------------
-
-# Budgets: what a run and its session have used of models, and whether the next question fits.
-#
-# They are checked before each question, with the estimate of that question: what cannot be paid is
-# not asked. A question whose answer was lost counts by its estimate. Pure.
-
-
-BYTES_A_TOKEN: Final = 3
-MICRO: Final = 1_000_000
-
-
-def priced_usage(
-    usage: ModelUsage, configured: ConfiguredModel, cost_micro_usd: int | None
-) -> ModelUsage:
-    """The use of one answer with its cost. ``cost_micro_usd``: as its provider's package has it."""
-    if configured.price is not None:
-        cost_micro_usd = configured.price.cost(usage)
-    if cost_micro_usd is None:
-        return replace(usage, turns=1)
-    return replace(usage, turns=1, cost_micro_usd=cost_micro_usd, priced=1)
-
-
-def estimate(
-    conversation: Conversation, environment: ModelEnvironment, configured: ConfiguredModel
-) -> ModelEstimate:
-    """What the next question will use: as much as the last one, and what is new since."""
-    run = conversation.run
-    size, known = conversation.size_bytes + len(environment.instructions), 0
-    if run.last_size_bytes:
-        size, known = size - run.last_size_bytes, run.last_usage.input_tokens
-    tokens = known + max(0, size) // BYTES_A_TOKEN
-    cost = 0
-    if configured.price is not None:
-        settings: ModelSettings = environment.settings
-        output = settings.max_output_tokens
-        expected = ModelUsage(input_tokens=tokens, output_tokens=0 if output is UNSET else output)
-        cost = configured.price.cost(expected)
-    return ModelEstimate(input_tokens=tokens, cost_micro_usd=cost)
-
-
-def exceeded_budget(
-    limits: ModelLimits, of_run: ModelUsage, of_others: ModelUsage, next_: ModelEstimate
-) -> ErrorObject | None:
-    """The budget that the next question would exceed. ``of_others``: of the session's other
-    runs."""
-    of_session = of_run.plus(of_others)
-    return (
-        _beyond("run", "tokens", limits.tokens, _tokens(of_run), next_.input_tokens)
-        or _beyond("run", "cost", limits.cost_micro_usd, _cost(of_run), next_.cost_micro_usd)
-        or _beyond(
-            "session", "tokens", limits.session_tokens, _tokens(of_session), next_.input_tokens
-        )
-        or _beyond(
-            "session",
-            "cost",
-            limits.session_cost_micro_usd,
-            _cost(of_session),
-            next_.cost_micro_usd,
-        )
-    )
-
-
-def no_progress(conversation: Conversation, limits: ModelLimits) -> ErrorObject | None:
-    """The call that the model repeats in vain."""
-    name, times = conversation.run.most_frequent
-    if times < limits.repeats:
-        return None
-    return ErrorObject(
-        code="NO_PROGRESS",
-        message=f"{name} was called {times} times with the same arguments and the same outcome",
-        hint="limits.repeats of the request",
-    )
-
-
-def _beyond(
-    whose: str, unit: str, limit: int | UnsetType, used: int, next_: int
-) -> ErrorObject | None:
-    if limit is UNSET or (used < limit and used + next_ <= limit):
-        return None
-    text = f"{_words(used, unit)} of {_words(limit, unit)} of the {whose} are used"
-    if used < limit:
-        text = f"{text}, and the next question needs about {_words(next_, unit)}"
-    hint = f"limits.{'tokens' if unit == 'tokens' else 'cost_micro_usd'} of the request"
-    if whose == "session":
-        hint = f"budgets.session_{'tokens' if unit == 'tokens' else 'cost'} of the configuration"
-    return ErrorObject(code="BUDGET_EXHAUSTED", message=text, hint=hint)
-
-
-def _words(number: int, unit: str) -> str:
-    return f"{number:,} tokens" if unit == "tokens" else f"${number / MICRO:,.4f}"
-
-
-def _tokens(usage: ModelUsage) -> int:
-    return usage.input_tokens + usage.output_tokens + usage.maybe_paid_tokens
-
-
-def _cost(usage: ModelUsage) -> int:
-    return usage.cost_micro_usd + usage.maybe_paid_micro_usd

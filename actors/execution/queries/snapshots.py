@@ -246,10 +246,16 @@ class SessionSnapshots:
             classes=await self._rebuilder.classes_of(header.session_id),
             conversation=header.conversation,
         )
+        if query.replace:
+            return await self.replace_session(session, restoring)
+        return await self.open_session(session, restoring)
+
+    async def replace_session(self, session: str, restoring: RestoreSnapshot) -> SnapshotState:
+        """``open_session`` also for a session that exists: its generation ends."""
         try:
             return await self.open_session(session, restoring)
         except Refused as refusal:
-            if refusal.code != "SESSION_IDENTITY_IN_USE" or not query.replace:
+            if refusal.code != "SESSION_IDENTITY_IN_USE":
                 raise
         await self._destroyer.destroy(session)
         return await self.open_session(session, restoring)

@@ -15,6 +15,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 from cyclopts import App, Parameter
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -24,18 +25,25 @@ from rookery.bus.client import Client, Handle
 from rookery.bus.clock import SystemClock, new_id
 from rookery.ops.cli.access.realm_access import with_realm_client
 from rookery.ops.cli.arguments import read_signer
+from rookery.ops.cli.commands.session_memory import (
+    compacted_words,
+    conversation_rows,
+    conversation_sum,
+    undone_words,
+)
 from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, ActorOption, NodeTools, Options, actor
 from rookery.ops.cli.output import LAYOUT, print_line, printable
 from rookery.ops.cli.rendering.approval_lines import approval_lines
 from rookery.ops.cli.rendering.run_output import print_stderr, usage_words
-from rookery.schemas.agents import DeltaKind, ModelUsage, ToolMode
+from rookery.schemas.agents import KEPT_MESSAGES, Compaction, DeltaKind, ModelUsage, ToolMode
 from rookery.schemas.approvals.lists import ListedApproval
 from rookery.schemas.calls import WAITING_FOR_APPROVAL
 from rookery.schemas.codec import fact_tag
-from rookery.schemas.errors import CodedError
+from rookery.schemas.commands import ToolsQuery
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts.turn import Parked
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.replies import RunAnswer
+from rookery.schemas.replies import RunAnswer, ToolList
 from rookery.schemas.run import RunRequest, RunStatus
 
 __all__ = ["app"]
@@ -45,7 +53,12 @@ app = App(name="chat", help_format="plaintext")
 PROMPT: Final = "> "
 HELP: Final = """\
 /model NAME    ask this model from now on
+/tools         the tools of the node
 /append TEXT   add a message without asking
+/context       what the next question would hold, with sizes
+/compact [N]   replace all but the last N messages by a summary of the model
+/undo [N]      go back to before the last N lines, or /compact; /undo N force: although tools acted
+/fork NAME     go on in a new session NAME; this one stays as it is
 /usage         what this chat has used so far
 /quit          leave; the session keeps the conversation
 Ctrl-C ends an answer at its next step, twice at once."""
@@ -95,7 +108,12 @@ class _Chat:
         """Read lines until there are no more."""
         commands: Mapping[str, Callable[[str], Awaitable[None]]] = {
             "/model": self._set_model,
+            "/tools": self._show_tools,
             "/append": self._append,
+            "/context": self._show_context,
+            "/compact": self._compact,
+            "/undo": self._undo,
+            "/fork": self._fork,
             "/usage": self._show_usage,
             "/help": _show_help,
         }
@@ -192,8 +210,65 @@ class _Chat:
         answer = await self._client.append(self._session, text)
         print_stderr("added" if answer["status"] == "ok" else str(answer["error"]["message"]))
 
+    async def _show_tools(self, _: str) -> None:
+        found = msgspec.convert(await self._client.ask("tools", "all", ToolsQuery()), ToolList)
+        for tool in found.tools:
+            said = tool.capability
+            words, _, _ = said.description.partition("\n")
+            print_stderr(printable(f"{said.name}  {said.side_effect}  {words}"))
+        if not found.tools:
+            print_stderr("no tools")
+
+    async def _show_context(self, _: str) -> None:
+        view = await self._client.conversation(self._session)
+        for size, role, words in conversation_rows(view):
+            print_stderr(f"{size:>9}  {role:9}  {words}")
+        print_stderr(conversation_sum(view))
+
+    async def _compact(self, text: str) -> None:
+        keep = _number(text, "/compact", KEPT_MESSAGES, least=0)
+        request = replace(
+            self._request, prompt=UNSET, tool_mode=UNSET, compact=Compaction(keep=keep)
+        )
+        answer = await self._client.run(self._session, request)
+        if answer.usage is not UNSET:
+            self._used = self._used.plus(answer.usage)
+        print_stderr(compacted_words(answer))
+
+    async def _undo(self, text: str) -> None:
+        count, _, word = text.partition(" ")
+        if word not in ("", "force"):
+            raise Refused("INVALID_ARGUMENT", "/undo takes a number and `force`")
+        runs = _number(count, "/undo", 1, least=1)
+        try:
+            undone = await self._client.undo(self._session, runs, force=word == "force")
+        except Refused as refusal:
+            if refusal.code != "EFFECTS_REMAIN":
+                raise
+            hint = f"to go back all the same: /undo {runs} force"
+            raise Refused(refusal.code, refusal.message, hint=hint) from None
+        print_stderr(f"the session {undone_words(undone)}")
+
+    async def _fork(self, name: str) -> None:
+        """Continue in a new session with the memory and the conversation of this one."""
+        if not name:
+            raise Refused("INVALID_ARGUMENT", "the name of the new session is missing")
+        check_session_id(name)
+        taken = await self._client.snapshot(self._session)
+        await self._client.restore(name, taken["snapshot_id"])
+        self._session, self._request = name, replace(self._request, session_id=name)
+        print_stderr(f"the next line is for session {name}")
+
     async def _show_usage(self, _: str) -> None:
         print_stderr(usage_words(self._used))
+
+
+def _number(text: str, command: str, default: int, *, least: int) -> int:
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise Refused("INVALID_ARGUMENT", f"{command} takes a number from {least} on")
+    return int(text)
 
 
 async def _show_help(_: str) -> None:

@@ -1,4 +1,5 @@
-"""``rookery sessions snapshot, restore, destroy`` and ``rookery files``: the memory of a session.
+"""``rookery sessions snapshot, restore, destroy, append, context, compact, model, undo`` and
+``rookery files``: what a session has, its memory, conversation and files.
 
 The node that owns the session acts; the bytes are in the blob store. This command seals a snapshot
 of another realm again with the key of this realm, so that no node needs the keys of two realms.
@@ -13,9 +14,11 @@ import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeVar
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from msgspec import UNSET
 
 from rookery.actors.sandbox.sessions import Snapshot
 from rookery.bus.client import Client
@@ -26,23 +29,57 @@ from rookery.ops.cli.output import (
     atomic_file,
     print_json,
     print_line,
+    print_table,
     printable,
     refuse_file_errors,
     write_content,
 )
 from rookery.ops.cli.usage_errors import STDIN
 from rookery.ops.keys import NodeSecrets
-from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
-from rookery.schemas.errors import Failed
+from rookery.schemas.agents import KEPT_MESSAGES, Compaction, ConversationView, ListedMessage
+from rookery.schemas.commands import (
+    AppendMessage,
+    ConversationQuery,
+    DestroySession,
+    HandleInput,
+    RestoreSession,
+    SetContext,
+    SnapshotSession,
+    UndoRuns,
+)
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_file_path, check_session_id
-from rookery.schemas.replies import SessionView, SnapshotView
-from rookery.schemas.run import SNAPSHOT_BYTES_MAX
+from rookery.schemas.machines.views import ModelRoutingView
+from rookery.schemas.replies import (
+    RunAnswer,
+    SessionView,
+    SnapshotView,
+    UndoReceipt,
+)
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX, RunRequest, RunStatus
 
-__all__ = ["app", "destroy", "restore", "snapshot"]
+__all__ = [
+    "app",
+    "append",
+    "compact",
+    "compacted_words",
+    "context",
+    "conversation_rows",
+    "conversation_sum",
+    "destroy",
+    "model",
+    "restore",
+    "snapshot",
+    "undo",
+    "undone_words",
+]
+
+T = TypeVar("T")
 
 PREFIX: Final = "snap_"
 TIMEOUT_S: Final = 60.0
 """A session may be large, and the node may have to restore it first."""
+LINE_CHARS: Final = 100
 
 ID = Annotated[str, Parameter(help="The session's id.")]
 
@@ -152,6 +189,167 @@ def _digest(snapshot_id: str) -> str:
 def _read(file: Path) -> bytes:
     with refuse_file_errors(file):
         return file.read_bytes()
+
+
+# --- its conversation -----------------------------------------------------------------------------
+
+
+def append(
+    session: ID,
+    text: Annotated[str, Parameter(help="The message.")],
+    *,
+    role: Annotated[Literal["user", "system"], Parameter(help="Whose message it is.")] = "user",
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Add a message to the conversation of a session; no model is asked."""
+    body = AppendMessage(text=text, role=role)
+    return _add_message("append", session, body, options)
+
+
+def context(
+    session: ID,
+    key: Annotated[
+        str | None, Parameter(help="Set a message that replaces the older one of this key.")
+    ] = None,
+    text: Annotated[str | None, Parameter(help="What the session's models are to know.")] = None,
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List what the next question would hold, with sizes; or set a message of context."""
+    if key is None:
+        return _list_conversation(check_session_id(session), options)
+    if text is None:
+        raise Refused("INVALID_ARGUMENT", "the message is missing", hint="SESSION KEY TEXT")
+    return _add_message("context", session, SetContext(context_key=key, text=text), options)
+
+
+def compact(
+    session: ID,
+    *,
+    keep: Annotated[
+        int, Parameter(help="So many of the last messages stay.", validator=Number(gte=0))
+    ] = KEPT_MESSAGES,
+    drop: Annotated[
+        bool, Parameter(help="Leave the others out, without a summary of a model.", negative="")
+    ] = False,
+    model: Annotated[str | None, Parameter(help="Model that writes the summary.")] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Replace the older messages of a session's conversation by a summary; the journal keeps
+    them."""
+    request = RunRequest(
+        session_id=check_session_id(session),
+        compact=Compaction(keep=keep, drop=drop),
+        model=UNSET if model is None else model,
+    )
+
+    async def work(client: Client) -> int:
+        answer = await client.run(session, request)
+        if options.json:
+            print_json(answer)
+        else:
+            print_line(f"session {session}: {compacted_words(answer)}")
+        return 0
+
+    return with_realm_client(options, NO_TOOLS, work)
+
+
+def model(
+    session: ID,
+    alias: Annotated[str, Parameter(help="NAME of [models.NAME].")],
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Set the model of the session: from the next question on, for prompts that name none."""
+    params = {"model": alias, "realtime_capable": False}
+    body = HandleInput(input="set_baseline", params=params)
+    view = asyncio.run(_ask("turns", session, body, ModelRoutingView, options))
+    if options.json:
+        print_json(view)
+    else:
+        print_line(f"session {session} asks {alias} from its next question on")
+    return 0
+
+
+def undo(
+    session: ID,
+    runs: Annotated[int, Parameter(help="How many runs.", validator=Number(gte=1))] = 1,
+    *,
+    force: Annotated[
+        bool, Parameter(help="Also where tools have acted; that is not undone.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Put a session's memory and conversation back to before its last runs; nothing is deleted."""
+    body = UndoRuns(runs=runs, force=force)
+    undone = asyncio.run(_ask("undo", session, body, UndoReceipt, options))
+    if options.json:
+        print_json(undone)
+    else:
+        print_line(f"session {session} {undone_words(undone)}")
+    return 0
+
+
+def compacted_words(answer: RunAnswer) -> str:
+    """What a compaction has done; its error is raised."""
+    if answer.error is not None:
+        raise Refused(answer.error.code, answer.error.message, hint=answer.error.hint or "")
+    if not answer.result["messages"]:
+        return "too few messages to replace any"
+    before, after = answer.result["tokens_before"], answer.result["tokens_after"]
+    return f"{answer.result['messages']} messages replaced, about {before:,} > {after:,} tokens"
+
+
+def undone_words(receipt: UndoReceipt) -> str:
+    """What an undo has done."""
+    return f"is as before run {receipt.run_id}, with {receipt.messages} messages"
+
+
+def conversation_rows(view: ConversationView) -> list[tuple[object, ...]]:
+    """A row a message: its size, role, and what it is."""
+    return [(f"{one.size_bytes:,}", one.role, _message_words(one)) for one in view.messages]
+
+
+def conversation_sum(view: ConversationView) -> str:
+    """All messages together."""
+    count = len(view.messages) + view.left_out
+    return f"{count} messages, {view.size_bytes:,} bytes, about {view.tokens:,} tokens"
+
+
+def _message_words(message: ListedMessage) -> str:
+    of = (message.context_key and f"context {message.context_key}") or message.source or ""
+    calls = f"calls {', '.join(message.calls)}" if message.calls else ""
+    text = " ".join(filter(None, [f"[{of}]" if of else "", calls, message.text]))
+    return printable(text[:LINE_CHARS].replace("\n", " "))
+
+
+def _list_conversation(session: str, options: Options) -> int:
+    view = asyncio.run(
+        _ask("conversation", session, ConversationQuery(), ConversationView, options)
+    )
+    if options.json:
+        print_json(view)
+        return 0
+    print_table(["BYTES", "ROLE", "MESSAGE"], conversation_rows(view), empty="no messages")
+    print_line(conversation_sum(view))
+    return 0
+
+
+def _add_message(verb: str, session: str, body: object, options: Options) -> int:
+    answer = asyncio.run(_ask(verb, session, body, RunAnswer, options))
+    if options.json:
+        print_json(answer)
+    elif answer.error is not None:
+        raise Refused(answer.error.code, answer.error.message, hint=answer.error.hint or "")
+    else:
+        print_line(f"session {session} has the message")
+    return 0 if answer.status is RunStatus.OK else 1
+
+
+async def _ask(verb: str, session: str, body: object, reply: type[T], options: Options) -> T:
+    check_session_id(session)
+    async with open_realm(options) as realm:
+        return await realm.ask(verb, session, body, reply, TIMEOUT_S)
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ when a run starts.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
@@ -36,23 +36,20 @@ from rookery.ops.cli.options import NO_OPTIONS, Options, parse_time_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
-    AppendMessage,
     ChangeLimits,
     CreateSession,
     HandleInput,
     RevokeRights,
     SessionsQuery,
-    SetContext,
 )
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import RIGHTS_KEY, RightsRevoked
 from rookery.schemas.facts.session import SESSION_FACTS, RightsNarrowed
 from rookery.schemas.facts.turn import RUN_FACTS, Started
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.machines.views import ModelRoutingView
 from rookery.schemas.protection.rights import NO_RIGHTS, Rights, SessionRights, ToolRight
-from rookery.schemas.replies import RevocationReceipt, RunAnswer, SessionList, SessionView
-from rookery.schemas.run import Language, RunStatus, SessionLimits, SessionMeta
+from rookery.schemas.replies import RevocationReceipt, SessionList, SessionView
+from rookery.schemas.run import Language, SessionLimits, SessionMeta
 
 __all__ = ["app"]
 
@@ -68,6 +65,11 @@ for _name, (_module, _help) in {
         "session_memory",
         "End the generation of a session; its next run starts one without memory.",
     ),
+    "append": ("session_memory", "Add a message to its conversation; no model is asked."),
+    "context": ("session_memory", "List its conversation, or set a message of context."),
+    "compact": ("session_memory", "Replace the older messages of its conversation."),
+    "model": ("session_memory", "Set the model that its prompts are for, unless they name one."),
+    "undo": ("session_memory", "Put it back to before its last runs; nothing is deleted."),
 }.items():
     app.command(f"rookery.ops.cli.commands.{_module}:{_name}", name=_name, help=_help)
 
@@ -258,74 +260,6 @@ def _print_limits(view: SessionView, options: Options) -> int:
         meta = view.meta
         print_line(f"session {meta.id} ({meta.language}): {limit_words(meta.limits)}")
     return 0
-
-
-# --- its conversation -----------------------------------------------------------------------------
-
-
-@app.command
-def append(
-    session: ID,
-    text: Annotated[str, Parameter(help="The message.")],
-    *,
-    role: Annotated[Literal["user", "system"], Parameter(help="Whose message it is.")] = "user",
-    options: Options = NO_OPTIONS,
-) -> int:
-    """Add a message to the conversation of a session; no model is asked."""
-    body = AppendMessage(text=text, role=role)
-    return _add_message("append", session, body, options)
-
-
-@app.command
-def context(
-    session: ID,
-    key: Annotated[str, Parameter(help="Replaces the older message of this key.")],
-    text: Annotated[str, Parameter(help="What the session's models are to know.")],
-    *,
-    options: Options = NO_OPTIONS,
-) -> int:
-    """Set a message of context in the conversation of a session; no model is asked."""
-    return _add_message("context", session, SetContext(context_key=key, text=text), options)
-
-
-@app.command
-def model(
-    session: ID,
-    alias: Annotated[str, Parameter(help="NAME of [models.NAME].")],
-    *,
-    options: Options = NO_OPTIONS,
-) -> int:
-    """Set the model of the session: from the next question on, for prompts that name none."""
-    params = {"model": alias, "realtime_capable": False}
-    view = asyncio.run(_set_baseline(session, params, options))
-    if options.json:
-        print_json(view)
-    else:
-        print_line(f"session {session} asks {alias} from its next question on")
-    return 0
-
-
-async def _set_baseline(session: str, params: dict[str, Any], options: Options) -> ModelRoutingView:
-    async with open_realm(options) as realm:
-        body = HandleInput(input="set_baseline", params=params)
-        return await realm.ask("turns", check_session_id(session), body, ModelRoutingView)
-
-
-def _add_message(verb: str, session: str, body: object, options: Options) -> int:
-    check_session_id(session)
-
-    async def add() -> RunAnswer:
-        async with open_realm(options) as realm:
-            return await realm.ask(verb, session, body, RunAnswer)
-
-    answer = asyncio.run(add())
-    if options.json:
-        print_json(answer)
-    elif answer.error is not None:
-        raise Refused(answer.error.code, answer.error.message, hint=answer.error.hint or "")
-    else:
-        print_line(f"session {session} has the message")
-    return 0 if answer.status is RunStatus.OK else 1
 
 
 # --- which inputs a session takes; a node refuses to change that during a run ---------------------

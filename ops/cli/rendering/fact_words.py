@@ -295,6 +295,10 @@ _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
         f"the model's program has ended, with {_counted(fields.get('calls', ()))}"
     ),
     conversation.MessageAdded: lambda fields: f"message {fields['index']} of the conversation",
+    conversation.Compacted: lambda fields: (
+        f"{fields['messages']} messages of the conversation are replaced: about "
+        f"{fields['tokens_before']:,} > {fields['tokens_after']:,} tokens"
+    ),
     model.Requested: _model_requested,
     model.Answered: _model_answered,
     model.Failed: _model_failed,

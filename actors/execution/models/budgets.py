@@ -1,0 +1,121 @@
+"""Budgets: what a run and its session have used of models, and whether the next question fits.
+
+They are checked before each question, with the estimate of that question: what cannot be paid is
+not asked. A question whose answer was lost counts by its estimate. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from rookery.actors.execution.agents.compaction import BYTES_A_TOKEN
+from rookery.actors.execution.agents.conversation import Conversation
+from rookery.schemas.agents import (
+    ConfiguredModel,
+    ModelEnvironment,
+    ModelEstimate,
+    ModelLimits,
+    ModelSettings,
+    ModelUsage,
+)
+from rookery.schemas.run import ErrorObject
+
+__all__ = ["estimate", "exceeded_budget", "expected_tokens", "no_progress", "priced_usage"]
+
+MICRO: Final = 1_000_000
+
+
+def priced_usage(
+    usage: ModelUsage, configured: ConfiguredModel, cost_micro_usd: int | None
+) -> ModelUsage:
+    """The use of one answer with its cost. ``cost_micro_usd``: as its provider's package has it."""
+    if configured.price is not None:
+        cost_micro_usd = configured.price.cost(usage)
+    if cost_micro_usd is None:
+        return replace(usage, turns=1)
+    return replace(usage, turns=1, cost_micro_usd=cost_micro_usd, priced=1)
+
+
+def estimate(
+    conversation: Conversation, environment: ModelEnvironment, configured: ConfiguredModel
+) -> ModelEstimate:
+    """What the next question will use."""
+    tokens, cost = expected_tokens(conversation, environment), 0
+    if configured.price is not None:
+        settings: ModelSettings = environment.settings
+        output = settings.max_output_tokens
+        expected = ModelUsage(input_tokens=tokens, output_tokens=0 if output is UNSET else output)
+        cost = configured.price.cost(expected)
+    return ModelEstimate(input_tokens=tokens, cost_micro_usd=cost)
+
+
+def expected_tokens(conversation: Conversation, environment: ModelEnvironment) -> int:
+    """The input of the next question: as much as the last one, and what is new since."""
+    run = conversation.run
+    size, known = conversation.size_bytes + len(environment.instructions), 0
+    if run.last_size_bytes and run.last_usage.input_tokens:
+        size, known = size - run.last_size_bytes, run.last_usage.input_tokens
+    return known + max(0, size) // BYTES_A_TOKEN
+
+
+def exceeded_budget(
+    limits: ModelLimits, of_run: ModelUsage, of_others: ModelUsage, next_: ModelEstimate
+) -> ErrorObject | None:
+    """The budget that the next question would exceed. ``of_others``: of the session's other
+    runs."""
+    of_session = of_run.plus(of_others)
+    return (
+        _beyond("run", "tokens", limits.tokens, _tokens(of_run), next_.input_tokens)
+        or _beyond("run", "cost", limits.cost_micro_usd, _cost(of_run), next_.cost_micro_usd)
+        or _beyond(
+            "session", "tokens", limits.session_tokens, _tokens(of_session), next_.input_tokens
+        )
+        or _beyond(
+            "session",
+            "cost",
+            limits.session_cost_micro_usd,
+            _cost(of_session),
+            next_.cost_micro_usd,
+        )
+    )
+
+
+def no_progress(conversation: Conversation, limits: ModelLimits) -> ErrorObject | None:
+    """The call that the model repeats in vain."""
+    name, times = conversation.run.most_frequent
+    if times < limits.repeats:
+        return None
+    return ErrorObject(
+        code="NO_PROGRESS",
+        message=f"{name} was called {times} times with the same arguments and the same outcome",
+        hint="limits.repeats of the request",
+    )
+
+
+def _beyond(
+    whose: str, unit: str, limit: int | UnsetType, used: int, next_: int
+) -> ErrorObject | None:
+    if limit is UNSET or (used < limit and used + next_ <= limit):
+        return None
+    text = f"{_words(used, unit)} of {_words(limit, unit)} of the {whose} are used"
+    if used < limit:
+        text = f"{text}, and the next question needs about {_words(next_, unit)}"
+    hint = f"limits.{'tokens' if unit == 'tokens' else 'cost_micro_usd'} of the request"
+    if whose == "session":
+        hint = f"budgets.session_{'tokens' if unit == 'tokens' else 'cost'} of the configuration"
+    return ErrorObject(code="BUDGET_EXHAUSTED", message=text, hint=hint)
+
+
+def _words(number: int, unit: str) -> str:
+    return f"{number:,} tokens" if unit == "tokens" else f"${number / MICRO:,.4f}"
+
+
+def _tokens(usage: ModelUsage) -> int:
+    return usage.input_tokens + usage.output_tokens + usage.maybe_paid_tokens
+
+
+def _cost(usage: ModelUsage) -> int:
+    return usage.cost_micro_usd + usage.maybe_paid_micro_usd
