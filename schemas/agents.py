@@ -316,13 +316,14 @@ class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     alone."""
 
     provider: str
-    """``scripted``, or of the extra ``rookery[agents]``: ``openai`` and ``anthropic``."""
+    """``scripted`` and ``recorded``, or of the extra ``rookery[agents]``: ``openai`` and
+    ``anthropic``."""
     model: str = ""
     """The provider's name of it."""
     base_url: str = ""
     """Of a server that is compatible with the provider's; empty: the provider's own."""
     script: str = ""
-    """Of a scripted model: a JSON file, or ``module:object``."""
+    """Of a scripted or recorded model: a JSON file, or ``module:object``."""
     stream: bool = True
     """Whether a provider sends its answers piece by piece."""
     context_tokens: Annotated[int, Meta(ge=1)] | None = None

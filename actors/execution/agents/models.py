@@ -41,6 +41,8 @@ __all__ = ["NO_MODELS", "KnownModel", "ModelBudgets", "Models", "open_models"]
 PROMPT_BYTES_MAX: Final = 1 << 20
 ROUTE_MAX: Final = 8
 SCRIPTED: Final = "scripted"
+RECORDED: Final = "recorded"
+"""By a script of what a past run was answered."""
 PROVIDERS: Final = ("anthropic", "openai")
 """Each is the name of its SDK, too."""
 EXTRA_LINE: Final = "pip install 'rookery[agents]'"
@@ -226,7 +228,7 @@ class ProviderModels:
         """The model; ``None`` without the library."""
         if configured.provider not in PROVIDERS:
             text = f"[models.{alias}]: no provider is called {configured.provider[:80]!r}"
-            known = ", ".join((SCRIPTED, *PROVIDERS))
+            known = ", ".join((SCRIPTED, RECORDED, *PROVIDERS))
             raise Refused("CONFIG_INVALID", text, hint=f"one of {known}")
         if not configured.model:
             raise Refused("CONFIG_INVALID", f"[models.{alias}] does not say which model")
@@ -288,10 +290,12 @@ def open_models(
 def _model_of(
     alias: str, configured: ConfiguredModel, folder: Path, providers: ProviderModels
 ) -> Model | None:
-    if configured.provider != SCRIPTED:
+    if configured.provider not in (SCRIPTED, RECORDED):
         return providers.model(alias, configured)
     if not configured.script:
-        raise Refused("CONFIG_INVALID", f"[models.{alias}] is scripted and has no script")
+        text = f"[models.{alias}] is {configured.provider} and has no script"
+        hint = "script = FILE; rookery runs answers RUN FILE writes one from what is on record"
+        raise Refused("CONFIG_INVALID", text, hint=hint)
     module, colon, name = configured.script.partition(":")
     if colon:
         return ScriptedModel(_script_object(alias, module, name))

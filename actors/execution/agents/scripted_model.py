@@ -1,4 +1,4 @@
-"""``ScriptedModel``: a model whose answers are written down, without a network.
+"""``ScriptedModel``: a model whose answers are written down, or recorded, without a network.
 
 For tests of agents, for demonstrations and for comparisons: the run, its calls, approvals and facts
 are those of any model. The answer depends on the question alone, so a question that is asked again
@@ -11,13 +11,15 @@ after a crash gets the same one. A script is a JSON file, or a Python object::
 
 An entry answers the model step of its place among those without ``match``; one with ``match``, a
 regular expression, answers any question whose last message it is found in, and takes precedence.
+One with ``question`` answers that question alone, by its digest: ``rookery runs answers`` writes a
+script of such entries from what is on record of a run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Annotated, Any
 
@@ -34,12 +36,32 @@ from rookery.actors.execution.agents.model_port import (
     ignore_delta,
 )
 from rookery.actors.tools import ToolCredential
-from rookery.schemas.agents import AnswerDelta, DeltaKind, ModelUsage, RequestSent, ResultPart
+from rookery.schemas.agents import (
+    AnswerDelta,
+    CallPart,
+    ConversationMessage,
+    DeltaKind,
+    ModelUsage,
+    Part,
+    RequestSent,
+    ResultPart,
+    TextPart,
+)
+from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.turn import LlmFailureKind
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
-__all__ = ["ModelScript", "ScriptFunction", "ScriptedAnswer", "ScriptedModel", "read_script"]
+__all__ = [
+    "ModelScript",
+    "ScriptFunction",
+    "ScriptedAnswer",
+    "ScriptedCall",
+    "ScriptedFailure",
+    "ScriptedModel",
+    "question_digest",
+    "read_script",
+]
 
 
 class ScriptedFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +91,8 @@ class ScriptedAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """One entry of a script."""
 
     match: str | UnsetType = UNSET
+    question: str | UnsetType = UNSET
+    """Digest of the question that it answers, whichever run asks it."""
     text: str = ""
     calls: tuple[ScriptedCall, ...] = ()
     usage: ModelUsage = ModelUsage()
@@ -148,12 +172,31 @@ class ScriptedModel:
         return said.answer()
 
 
+def question_digest(instructions: str, messages: Sequence[ConversationMessage]) -> str:
+    """What a question says, without the ids that its run gives to its messages and calls."""
+    return digest_json([instructions, [[one.role, *map(_content, one.parts)] for one in messages]])
+
+
+def _content(part: Part) -> list[Any]:
+    match part:
+        case TextPart():
+            return ["text", part.text]
+        case CallPart():
+            return ["call", part.name, part.arguments if part.text is UNSET else part.text]
+        case ResultPart():
+            return ["result", part.content]
+
+
 def _entry_for(script: ModelScript, question: ModelQuestion) -> ScriptedAnswer:
+    digest = question_digest(question.instructions, question.messages)
+    for entry in script.answers:
+        if entry.question == digest:
+            return entry
     last = _last_text(question)
     for entry in script.answers:
         if entry.match is not UNSET and re.search(entry.match, last):
             return entry
-    ordered = [entry for entry in script.answers if entry.match is UNSET]
+    ordered = [one for one in script.answers if one.match is UNSET and one.question is UNSET]
     if question.step > len(ordered):
         raise ModelFailure(
             f"the script has no answer for model step {question.step}, "

@@ -3,5 +3,6 @@ they are replayed."""
 
 from rookery.actors.execution.models.model_execution import model_execution
 from rookery.actors.execution.models.model_replay import ModelReplay, RunDiffers
+from rookery.actors.execution.models.recording import recorded_answers
 
-__all__ = ["ModelReplay", "RunDiffers", "model_execution"]
+__all__ = ["ModelReplay", "RunDiffers", "model_execution", "recorded_answers"]

@@ -18,6 +18,7 @@ from cyclopts import Parameter
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.actors.execution.models import recorded_answers
 from rookery.bus.client import read_past_result
 from rookery.bus.clock import entropy
 from rookery.bus.ports import Filter, StoredMessage
@@ -38,7 +39,7 @@ from rookery.schemas.replies import ForkReceipt, ReplayReport, RunAnswer, RunLis
 from rookery.schemas.run import RunRequest
 from rookery.schemas.seed.records import JournalRecord
 
-__all__ = ["artifact", "fork", "prove", "records", "replay", "result"]
+__all__ = ["answers", "artifact", "fork", "prove", "records", "replay", "result"]
 
 CODEC: FactCodec[SessionFact] = FactCodec(SESSION_FACTS)
 
@@ -134,6 +135,27 @@ def prove(
     return 0
 
 
+def answers(
+    run: ID,
+    file: Annotated[Path, Parameter(help="File to write.")],
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Write what the model of a run answered, as the script of a recorded model.
+
+    `[models.NAME] provider = "recorded", script = "FILE"` answers the same questions alike, without
+    a network. The file has the texts of the answers and the arguments of their calls."""
+    with local_server(options):
+        script, count = asyncio.run(_answers(run, options))
+    with atomic_file(file) as target:
+        target.write(script)
+    if options.json:
+        print_json({"file": str(file), "answers": count})
+    else:
+        print_line(f"{file} has {count} answers of run {run}")
+    return 0
+
+
 def records(run: ID, *, options: Options = NO_OPTIONS) -> int:
     """Print the journal records of a run, one JSON object a line, in their order.
 
@@ -151,6 +173,14 @@ async def _records(run_id: str, options: Options) -> list[JournalRecord]:
         where, records = Filter(key=view.session_id, run=run_id), RunRecords(run_id)
         pages = [page async for page in realm.journal.scan(where, sequence_before(view))]
         return [record for page in pages for stored in page for record in records.of(stored)]
+
+
+async def _answers(run_id: str, options: Options) -> tuple[bytes, int]:
+    """The script, and how many answers it has."""
+    async with open_realm(options) as realm:
+        view = await find_run(realm, run_id)
+        script = await recorded_answers(realm.journal, realm.blobs, view.session_id, run_id)
+        return msgspec.json.format(encode_json(script), indent=1), len(script.answers)
 
 
 async def _prove(run_id: str, options: Options) -> list[bytes]:

@@ -57,6 +57,7 @@ for _name, _help in {
     "replay": "Replay a past run without calling tools, and compare the results.",
     "prove": "Write one run with the signatures and checkpoints that prove it.",
     "records": "Print the journal records of a run, without arguments and results.",
+    "answers": "Write what the model of a run answered, as the script of a recorded model.",
     "fork": "Create a session from the last boundary of a past run at or before a sequence.",
 }.items():
     app.command(f"rookery.ops.cli.commands.past_runs:{_name}", name=_name, help=_help)
