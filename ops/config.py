@@ -247,9 +247,12 @@ class BudgetsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What models may be used for, beside the limits of each request."""
 
     session_tokens: Count | None = None
-    """Of all runs of a session, until it is destroyed; unset: no limit."""
+    """Of all runs of a session, also of its later generations; unset: no limit."""
     session_cost: Annotated[float, Meta(gt=0)] | None = None
     """The same in dollars; models without a price count nothing."""
+    realm_tokens: Count | None = None
+    """Of all runs of the realm in a day of UTC."""
+    realm_cost: Annotated[float, Meta(gt=0)] | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -431,6 +431,7 @@ class Node:
         models = open_models(
             config.models.known, config.models.default, Path.cwd(), model_budgets(config.budgets)
         )
+        models.realm_usage = self._projections.model_usage
         opened.callback(models.close)
         leases.require_model_bindings(config.models.known)
         opening = RunServices.open(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.execution import RunProvisioner
@@ -120,11 +120,17 @@ def _limits_max(limits: LimitsConfig) -> SessionLimits:
 
 
 def model_budgets(config: BudgetsConfig) -> ModelBudgets:
-    """What the runs of a session may use of models together."""
-    tokens, cost = config.session_tokens, config.session_cost
+    """What the runs of a session, and those of the realm, may use of models together."""
     return ModelBudgets(
-        UNSET if tokens is None else tokens, UNSET if cost is None else round(cost * 1_000_000)
+        session_tokens=UNSET if config.session_tokens is None else config.session_tokens,
+        session_cost_micro_usd=_micro_usd(config.session_cost),
+        realm_tokens=UNSET if config.realm_tokens is None else config.realm_tokens,
+        realm_cost_micro_usd=_micro_usd(config.realm_cost),
     )
+
+
+def _micro_usd(dollars: float | None) -> int | UnsetType:
+    return UNSET if dollars is None else round(dollars * 1_000_000)
 
 
 def retry_jitter() -> float:

@@ -12,6 +12,7 @@ from rookery.actors.kernel.executors import QueryHandler
 from rookery.actors.projections.checkpoint import CheckpointStore, version_of
 from rookery.actors.projections.lists.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.lists.hooks import HookProjection
+from rookery.actors.projections.lists.model_usage import UsageProjection
 from rookery.actors.projections.lists.run_queries import RunQueryHandler
 from rookery.actors.projections.lists.runs import RunProjection
 from rookery.actors.projections.lists.sessions import SessionProjection, SessionQueryHandler
@@ -20,6 +21,7 @@ from rookery.actors.projections.projector import Projector
 from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.bus.ports import Delivery, Journal, StoredMessage
 from rookery.schemas.agent_tools import AgentList, AgentsQuery
+from rookery.schemas.agents import ModelUsage
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ToolsQuery
 from rookery.schemas.event_index import FAMILY_INDEXES
@@ -102,8 +104,10 @@ class RealmProjections:
             SessionProjection(realm_load),
             ApprovalProjection(),
             HookProjection(),
+            UsageProjection(),
             SkippedMessages(),
         )
+        self._now_ms = now_ms
         projector = self._projector = Projector(journal, tables, store=store)
         approvals = self.approvals = ApprovalQueryHandler(projector, now_ms)
         self.runs = RunQueryHandler(projector)
@@ -118,6 +122,11 @@ class RealmProjections:
         """What the hooks of the realm did, by id."""
         await self._projector.refresh_for_query()
         return self._projector.projection(HookProjection).activity
+
+    async def model_usage(self) -> ModelUsage:
+        """What the runs of the realm have used of models today."""
+        await self._projector.refresh_for_query()
+        return self._projector.projection(UsageProjection).today(self._now_ms())
 
     @property
     def skipped(self) -> int:

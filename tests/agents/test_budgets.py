@@ -10,6 +10,7 @@ import pytest
 from rookery.actors.execution.agents import ModelBudgets, open_models
 from rookery.actors.execution.agents.models import NO_BUDGETS, KnownModel, Models
 from rookery.actors.execution.models.budgets import exceeded_budget
+from rookery.actors.projections.lists.model_usage import UsageProjection
 from rookery.schemas.agents import (
     ConfiguredModel,
     ModelEstimate,
@@ -17,7 +18,7 @@ from rookery.schemas.agents import (
     ModelPrice,
     ModelUsage,
 )
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import model
 from rookery.schemas.run import RunLimits, RunRequest
 from tests.agents.agent_world import AgentWorld, call, result_of, says, wants
@@ -173,3 +174,97 @@ def test_a_question_fits_if_what_is_used_and_its_estimate_do(
         ModelLimits(**limits), ModelUsage(**of_run), ModelUsage(**of_others), expected
     )
     assert (refusal is None) == fits
+
+
+# --- of the realm ---------------------------------------------------------------------------------
+
+
+class RealmWorld(PricedWorld):
+    """Its realm has a budget, which is read from the journal as a node reads it."""
+
+    def __init__(self, *answers: dict[str, Any], **budgets: int) -> None:
+        super().__init__(*answers, budgets=ModelBudgets(**budgets))
+        self.models.realm_usage = self.realm_usage
+
+    async def realm_usage(self) -> ModelUsage:
+        return folded(self).today(self.now_ms())
+
+
+def folded(world: AgentWorld) -> UsageProjection:
+    """The use of the realm's models as its journal has it, half of it from a checkpoint."""
+    stored, table = world.stored("", ""), UsageProjection()
+    for number, one in enumerate(stored):
+        if number == len(stored) // 2:
+            (part,) = table.parts()
+            table = table.empty()
+            table.restore(part)
+        table.apply(one)
+    return table
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    "budget", [{"realm_tokens": 250}, {"realm_cost_micro_usd": 4_200}], ids=["tokens", "cost"]
+)
+def test_the_sessions_of_a_realm_share_its_budget_of_a_day(budget: dict[str, int], restart: bool):
+    with RealmWorld(says("done", usage=USE), **budget) as world:
+        world.begin()
+        for number, session in enumerate(("one", "two", "three")):
+            asked = world.ask("run", session, prompt="go on")
+            world.until(lambda asked=asked: asked.answers)
+            found = result_of(asked)
+            assert found["status"] == ("ok" if number < 2 else "resource_exhausted"), number
+            if restart:
+                another_node(world)
+        assert found["error"]["code"] == "BUDGET_EXHAUSTED"
+        assert "of the realm are used today" in found["error"]["message"]
+        assert found["error"]["hint"].startswith("budgets.realm_")
+        assert len(world.questions) == 2
+        assert folded(world).today(world.now_ms() + 86_400_000) == ModelUsage()
+
+
+def test_questions_of_several_sessions_that_are_open_count_before_they_are_answered():
+    text = "word " * 300
+    with RealmWorld(says("done", usage=USE), realm_tokens=1_400) as world:
+        world.hold = True
+        world.begin()
+        asked = [world.ask("run", name, prompt=text) for name in ("one", "two", "three", "four")]
+        world.until(lambda: sum(len(one.answers) for one in asked) == 2)
+        assert len(world.questions) == 2
+        world.hold = False
+        world.until(lambda: all(one.answers for one in asked))
+        codes = sorted((result_of(one)["error"] or {}).get("code", "") for one in asked)
+        assert codes == ["", "", "BUDGET_EXHAUSTED", "BUDGET_EXHAUSTED"]
+
+
+def test_nothing_is_asked_beyond_the_budget_of_a_realm_wherever_its_node_dies():
+    answers = [wants(call("fetch", a=n), usage=USE) for n in range(1, 4)]
+    for moment in range(3, 12):
+        with RealmWorld(*answers, says("done", usage=USE), realm_tokens=350) as world:
+            world.begin()
+            world.prompt()
+            world.kill_after(moment)
+            world.until(lambda world=world: world.closes, PATIENCE_S)
+            world.settle()
+            used = folded(world).today(world.now_ms())
+            tokens = used.input_tokens + used.output_tokens + used.maybe_paid_tokens
+            assert tokens <= 350 + 110, "one answer may exceed what was expected of it"
+            assert "BUDGET_EXHAUSTED" in str(world.recorded())
+            world.check_questions()
+            check_lawful(world)
+
+
+def test_a_node_reads_its_lists_before_it_asks_within_a_budget_of_the_realm():
+    with RealmWorld(says("done", usage=USE), realm_tokens=250) as world:
+        behind = [True] * 3
+
+        async def usage() -> ModelUsage:
+            if behind:
+                behind.pop()
+                raise Failed("LISTS_BEHIND", "reading")
+            return await world.realm_usage()
+
+        world.models.realm_usage = usage
+        world.begin()
+        assert world.answered()["result"] == "done"
+        assert behind == []

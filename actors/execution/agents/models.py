@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ from rookery.schemas.agents import (
     ModelEnvironment,
     ModelLimits,
     ModelSettings,
+    ModelUsage,
 )
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
@@ -64,10 +65,13 @@ _ONLY_WITH_A_PROMPT: Final = (
 
 
 class ModelBudgets(NamedTuple):
-    """What the runs of one session may use of models together, by the node's configuration."""
+    """What the runs of one session, and those of the realm in a day, may use of models together,
+    by the node's configuration."""
 
     session_tokens: int | UnsetType = UNSET
     session_cost_micro_usd: int | UnsetType = UNSET
+    realm_tokens: int | UnsetType = UNSET
+    realm_cost_micro_usd: int | UnsetType = UNSET
 
 
 NO_BUDGETS: Final = ModelBudgets()
@@ -98,7 +102,9 @@ class Models:
         budgets: ModelBudgets = NO_BUDGETS,
     ) -> None:
         """``close`` ends what asks providers."""
-        self._budgets = budgets
+        self.budgets = budgets
+        self.realm_usage: Callable[[], Awaitable[ModelUsage]] = _nothing_used
+        """What the realm has used today; for budgets of the realm."""
         self._known, self._default, self.close = dict(known), _route(default), close
 
     def check(self, request: RunRequest, agent: RegisteredAgent | None = None) -> None:
@@ -140,8 +146,8 @@ class Models:
             follows_baseline=request.model is UNSET,
             limits=msgspec.structs.replace(
                 _limits(request, view.limits),
-                session_tokens=self._budgets.session_tokens,
-                session_cost_micro_usd=self._budgets.session_cost_micro_usd,
+                session_tokens=self.budgets.session_tokens,
+                session_cost_micro_usd=self.budgets.session_cost_micro_usd,
             ),
             instructions=_instructions(written, request, schema),
             output_schema=schema,
@@ -210,6 +216,10 @@ class Models:
                 f"the model {alias} needs the package of its provider, {found.configured.provider}"
             )
             raise Refused("EXTRA_MISSING", text, hint=EXTRA_LINE)
+
+
+async def _nothing_used() -> ModelUsage:
+    return ModelUsage()
 
 
 NO_MODELS: Final = Models({})

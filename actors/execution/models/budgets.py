@@ -1,16 +1,20 @@
-"""Budgets: what a run and its session have used of models, and whether the next question fits.
+"""Budgets: what a run, its session and its realm have used of models, and whether the next question
+fits.
 
 They are checked before each question, with the estimate of that question: what cannot be paid is
-not asked. A question whose answer was lost counts by its estimate. Pure.
+not asked. A question whose answer was lost counts by its estimate.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from rookery.actors.execution.agents import Models
 from rookery.actors.execution.agents.compaction import BYTES_A_TOKEN
 from rookery.actors.execution.agents.conversation import Conversation
 from rookery.schemas.agents import (
@@ -21,11 +25,23 @@ from rookery.schemas.agents import (
     ModelSettings,
     ModelUsage,
 )
+from rookery.schemas.errors import Failed
+from rookery.schemas.facts import model
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["estimate", "exceeded_budget", "expected_tokens", "no_progress", "priced_usage"]
+__all__ = [
+    "RealmBudget",
+    "estimate",
+    "exceeded_budget",
+    "expected_tokens",
+    "no_progress",
+    "priced_usage",
+]
 
 MICRO: Final = 1_000_000
+BEHIND_S: Final = 0.5
+RECORDED_MS: Final = 60_000
+"""A question that is not on record by then is not asked any more."""
 
 
 def priced_usage(
@@ -83,6 +99,53 @@ def exceeded_budget(
     )
 
 
+class RealmBudget:
+    """What the runs of the realm may use in a day. One per node; lives on the bus's loop.
+
+    The use is read from the journal before each question, open questions of all nodes included.
+    What several nodes decide to ask in the same moment is known to each of them alone.
+    """
+
+    def __init__(self, models: Models, now_ms: Callable[[], int]) -> None:
+        self._models, self._now_ms = models, now_ms
+        self._asking: dict[tuple[str, int, int], tuple[int, ModelUsage]] = {}
+        """The questions of this node that may not be on record yet, and until when they count."""
+
+    async def refusal(
+        self, run_id: str, step: int, attempt: int, next_: ModelEstimate
+    ) -> ErrorObject | None:
+        """Why the realm has no room for the question; else it has its room from now on."""
+        limits = self._models.budgets
+        if limits.realm_tokens is UNSET and limits.realm_cost_micro_usd is UNSET:
+            return None
+        used, now_ms = await self._used(), self._now_ms()
+        for until_ms, expected in self._asking.values():
+            used = used.plus(expected) if now_ms < until_ms else used
+        refusal = _beyond(
+            "realm", "tokens", limits.realm_tokens, _tokens(used), next_.input_tokens
+        ) or _beyond(
+            "realm", "cost", limits.realm_cost_micro_usd, _cost(used), next_.cost_micro_usd
+        )
+        if refusal is None:
+            self._asking = {key: one for key, one in self._asking.items() if now_ms < one[0]}
+            self._asking[run_id, step, attempt] = now_ms + RECORDED_MS, next_.as_maybe_paid
+        return refusal
+
+    def on_recorded(self, question: model.Requested) -> None:
+        """The question is on record, where all nodes count it."""
+        self._asking.pop((question.run, question.step, question.attempt), None)
+
+    async def _used(self) -> ModelUsage:
+        """A node that has just started may have to read its lists first."""
+        while True:
+            try:
+                return await self._models.realm_usage()
+            except Failed as failure:
+                if failure.code != "LISTS_BEHIND":
+                    raise
+            await asyncio.sleep(BEHIND_S)
+
+
 def no_progress(conversation: Conversation, limits: ModelLimits) -> ErrorObject | None:
     """The call that the model repeats in vain."""
     name, times = conversation.run.most_frequent
@@ -100,12 +163,13 @@ def _beyond(
 ) -> ErrorObject | None:
     if limit is UNSET or (used < limit and used + next_ <= limit):
         return None
-    text = f"{_words(used, unit)} of {_words(limit, unit)} of the {whose} are used"
+    when = " are used today" if whose == "realm" else " are used"
+    text = f"{_words(used, unit)} of {_words(limit, unit)} of the {whose}{when}"
     if used < limit:
         text = f"{text}, and the next question needs about {_words(next_, unit)}"
     hint = f"limits.{'tokens' if unit == 'tokens' else 'cost_micro_usd'} of the request"
-    if whose == "session":
-        hint = f"budgets.session_{'tokens' if unit == 'tokens' else 'cost'} of the configuration"
+    if whose != "run":
+        hint = f"budgets.{whose}_{'tokens' if unit == 'tokens' else 'cost'} of the configuration"
     return ErrorObject(code="BUDGET_EXHAUSTED", message=text, hint=hint)
 
 

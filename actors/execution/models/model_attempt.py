@@ -20,6 +20,7 @@ from rookery.actors.execution.agents.model_port import (
     ModelQuestion,
     ModelTool,
 )
+from rookery.actors.execution.models.budgets import RealmBudget
 from rookery.actors.execution.models.model_failures import ModelKeys
 from rookery.actors.execution.result_sender import PieceCollector, SendOutput
 from rookery.actors.kernel.executors import AskActor, Failpoints
@@ -56,6 +57,7 @@ class ModelServices(NamedTuple):
     now_ms: Callable[[], int]
     jitter: Callable[[], float]
     keys: ModelKeys
+    realm_budget: RealmBudget
     ask: AskActor
 
 

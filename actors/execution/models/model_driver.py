@@ -204,7 +204,10 @@ class ModelDriver:
         """Ask, unless the budgets have no room for it."""
         self._is_waiting = False
         chosen = await self._routes.choose(advance=asked.advance)
-        if (refusal := self._record.refusal(chosen)) is not None:
+        refusal = self._record.refusal(chosen) or await self._services.realm_budget.refusal(
+            self._given.run_id, asked.step, asked.attempt, self._record.estimate(chosen)
+        )
+        if refusal is not None:
             return limit_end(self._given.run_id, self._conversation, refusal, answers, inputs)
         self._question = self._record.ask(
             chosen, asked.step, asked.attempt, asked.repeats, compacts=asked.compacts
@@ -214,6 +217,7 @@ class ModelDriver:
     async def _ask_now(self, question: model.Requested) -> Step:
         """Ask, and go on from the answer."""
         assert self._attempts is not None
+        self._services.realm_budget.on_recorded(question)
         end = await self._attempts.ask(
             question,
             self._record.messages_for(question),

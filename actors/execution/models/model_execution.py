@@ -17,6 +17,7 @@ from rookery.actors.execution.conversation_cache import ConversationCache
 from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.execution.executor import AgentExecution
 from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.models.budgets import RealmBudget
 from rookery.actors.execution.models.code_programs import CodePrograms
 from rookery.actors.execution.models.model_attempt import ModelServices
 from rookery.actors.execution.models.model_driver import ModelDriver
@@ -54,6 +55,7 @@ def model_execution(
         now_ms=now_ms,
         jitter=jitter,
         keys=ModelKeys(models, credentials, lease_gate),
+        realm_budget=RealmBudget(models, now_ms),
         ask=ask,
     )
     programs = partial(CodePrograms, now_ms=now_ms, on_ended=conversations.end_program)

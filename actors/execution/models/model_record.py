@@ -42,6 +42,7 @@ from rookery.schemas.agents import (
     ConversationMessage,
     MessageRole,
     ModelEnvironment,
+    ModelEstimate,
     ModelPurpose,
     Part,
     TextPart,
@@ -134,7 +135,7 @@ class ModelRecord:
             tools_digest=digest_json(self.tools_for(purpose)),
             settings_digest=digest_json(environment.settings),
             repeats=repeats or UNSET,
-            estimate=estimate(conversation, environment, known),
+            estimate=self.estimate(chosen),
             route_index=chosen.place or UNSET,
             topology_epoch=chosen.epoch or UNSET,
         )
@@ -164,11 +165,14 @@ class ModelRecord:
         """Why the run may not ask this model now."""
         limits, conversation = self._environment.limits, self._conversation
         conversation.close_calls()
-        known = self._services.models.get(chosen.alias)
-        expected = estimate(conversation, self._environment, known)
         return no_progress(conversation, limits) or exceeded_budget(
-            limits, conversation.run.usage, self._of_others, expected
+            limits, conversation.run.usage, self._of_others, self.estimate(chosen)
         )
+
+    def estimate(self, chosen: ChosenModel) -> ModelEstimate:
+        """What the next question to this model will probably use."""
+        known = self._services.models.get(chosen.alias)
+        return estimate(self._conversation, self._environment, known)
 
     def operation_of(self, step: int, attempt: int) -> str:
         """The operation of an attempt, by which a wait for its successor ends."""

@@ -30,6 +30,7 @@ from rookery.actors.execution.agents.models import KnownModel, Models
 from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.execution.driver import AskModel, CallsRequested, Finished, RunInput, Step
 from rookery.actors.execution.history import PastRun, RunHistoryReader
+from rookery.actors.execution.models.budgets import RealmBudget
 from rookery.actors.execution.models.model_attempt import ModelServices
 from rookery.actors.execution.models.model_driver import ModelDriver
 from rookery.actors.execution.models.model_failures import ModelKeys
@@ -248,6 +249,7 @@ class ModelReplay:
             now_ms=lambda: self.run.now_ms,
             jitter=lambda: 1.0,
             keys=ModelKeys(models, NO_CREDENTIALS, every_lease_fresh),
+            realm_budget=RealmBudget(models, lambda: self.run.now_ms),
             ask=_no_actor,
         )
 
