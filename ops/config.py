@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from rookery.bus.mesh_links import LinkFiles
 from rookery.bus.server_access import ACCESS_VARIABLES, split_urls
-from rookery.schemas.agents import ConfiguredModel
+from rookery.schemas.agents import BudgetsConfig, ConfiguredModel
 from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookSettings
@@ -241,18 +241,6 @@ class ModelsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     default: str | tuple[str, ...] = ""
     """The NAME of the model of requests that name none, or a route of several."""
     known: dict[ModelName, ConfiguredModel] = {}
-
-
-class BudgetsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What models may be used for, beside the limits of each request."""
-
-    session_tokens: Count | None = None
-    """Of all runs of a session, also of its later generations; unset: no limit."""
-    session_cost: Annotated[float, Meta(gt=0)] | None = None
-    """The same in dollars; models without a price count nothing."""
-    realm_tokens: Count | None = None
-    """Of all runs of the realm in a day of UTC."""
-    realm_cost: Annotated[float, Meta(gt=0)] | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

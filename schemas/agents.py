@@ -22,6 +22,7 @@ __all__ = [
     "AgentLimits",
     "AnswerDelta",
     "AnswerDeltas",
+    "BudgetsConfig",
     "CallPart",
     "Compaction",
     "ConfiguredModel",
@@ -335,8 +336,23 @@ class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How often a question is asked again that failed for a reason that may pass."""
     price: ModelPrice | None = None
     """Unset: as the package of the provider knows it, which suffices for no limit of cost."""
+    background: bool = False
+    """Whether the provider works on its answers as jobs that are fetched by their ids (``openai``).
+    An answer takes longer, and the death of a node does not lose it."""
     binding: str = ""
     """The binding whose lease has the key of the provider; without one no key is sent."""
+
+
+class BudgetsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What models may be used for, beside the limits of each request."""
+
+    session_tokens: Annotated[int, Meta(ge=1)] | None = None
+    """Of all runs of a session, also of its later generations; unset: no limit."""
+    session_cost: Annotated[float, Meta(gt=0)] | None = None
+    """In dollars; models without a price count nothing."""
+    realm_tokens: Annotated[int, Meta(ge=1)] | None = None
+    """Of all runs of the realm in a day of UTC."""
+    realm_cost: Annotated[float, Meta(gt=0)] | None = None
 
 
 class ModelPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -167,7 +167,9 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         " waits_ended browser_flow_admitted browser_flow_verified device_flow_admitted"
         " device_flow_verified device_poll_begun device_poll_finished release_undone restored",
     ),
-    "model": _family(EntityKind.ATTEMPT, "run", ends="answered failed lost", steps="requested"),
+    "model": _family(
+        EntityKind.ATTEMPT, "run", ends="answered failed lost", steps="requested job_started"
+    ),
     "node": _family(
         EntityKind.EXECUTION_ENVIRONMENT,
         "node",

@@ -126,10 +126,8 @@ class ConversationReader:
                 conversation.ask(fact)
             case model.Answered():
                 conversation.answer(fact, await self.message(fact))
-            case model.Failed():
-                conversation.fail(fact)
-            case model.Lost():
-                conversation.lose(fact)
+            case model.Failed() | model.Lost() | model.JobStarted():
+                _fold_attempt(conversation, fact)
             case turn.Unparked():
                 conversation.unpark(fact)
             case turn.ToolCallsReturned(calls=calls) if calls:
@@ -177,6 +175,18 @@ class ConversationReader:
         if fact.value_blob is not UNSET:
             value = msgspec.json.decode(await self._blobs.get(fact.value_blob))
         return CallEnd(value, duration_ms=duration_ms)
+
+
+def _fold_attempt(
+    conversation: Conversation, fact: model.Failed | model.Lost | model.JobStarted
+) -> None:
+    match fact:
+        case model.Failed():
+            conversation.fail(fact)
+        case model.Lost():
+            conversation.lose(fact)
+        case _:
+            conversation.run.job = fact.job
 
 
 def run_in_progress(run_id: str) -> Refused:

@@ -23,7 +23,14 @@ from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.facts import hook, session, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.facts.conversation import Compacted, ConversationFact, MessageAdded
-from rookery.schemas.facts.model import Answered, Lost, ModelEnd, ModelFact, Requested
+from rookery.schemas.facts.model import (
+    Answered,
+    JobStarted,
+    Lost,
+    ModelEnd,
+    ModelFact,
+    Requested,
+)
 from rookery.schemas.run import Language, RunRequest, unset_if_default
 
 __all__ = [
@@ -127,6 +134,8 @@ def evolve_model(state: SessionTurns, fact: ModelFact | ConversationFact) -> Ses
     if isinstance(fact, Requested):
         asked = OpenQuestion(fact.step, fact.attempt, fact.estimate)
         return replace(state, driving=replace(run, question=asked, steps=fact.recorded_step))
+    if isinstance(fact, JobStarted):
+        return replace(state, driving=replace(run, steps=fact.recorded_step))
     state = replace(state, model_usage=_used(state, run, fact))
     return replace(state, driving=replace(run, question=UNSET))
 

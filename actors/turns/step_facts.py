@@ -52,6 +52,8 @@ END_INPUTS: Final = {
 }
 """By the phase in which a turn has ended."""
 _ENDS: Final = frozenset(END_INPUTS.values())
+QUESTIONS: Final = (model.Requested, model.JobStarted)
+"""Facts of models that say the number of their step by themselves."""
 BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
 
 
@@ -89,7 +91,7 @@ class StepFacts(TurnFacts):
     def _add_questions(self) -> None:
         for question in self._step.questions:
             self._add_of_model(question)
-            if isinstance(question, model.Requested):
+            if isinstance(question, QUESTIONS):
                 self.amend(recorded_step=self._step.number)
 
     def _add_of_model(self, fact: Fact) -> None:
@@ -175,7 +177,7 @@ class StepFacts(TurnFacts):
             self.amend(withheld=step.withheld, withheld_blob=step.withheld_blob)
 
     def _stamp_step(self) -> None:
-        if isinstance(self.facts[-1], model.Requested):
+        if isinstance(self.facts[-1], QUESTIONS):
             return  # It has the number.
         self.amend(step=self._step.number)
         if isinstance(self.facts[-1], facts.OpsRegistered):

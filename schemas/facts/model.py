@@ -60,6 +60,15 @@ class Requested(_OfAttempt, frozen=True, kw_only=True, tag="model.requested.v1")
     """Number of the driver's step, as ``step`` in facts of the turn's machine."""
 
 
+class JobStarted(_OfAttempt, frozen=True, kw_only=True, tag="model.job_started.v1"):
+    """The provider works on the answer as a job of its own: any node fetches it by its id, so the
+    question is not asked again, and not paid twice, where its node dies."""
+
+    job: str
+    recorded_step: Unsigned = 0
+    """As of ``Requested``."""
+
+
 class Answered(_OfAttempt, frozen=True, kw_only=True, tag="model.answered.v1"):
     """The model answered; its message is in the conversation."""
 
@@ -101,5 +110,5 @@ class Lost(_OfAttempt, frozen=True, kw_only=True, tag="model.lost.v1"):
 
 
 ModelEnd = Answered | Failed | Lost
-ModelFact = Requested | ModelEnd
+ModelFact = Requested | JobStarted | ModelEnd
 MODEL_FACTS = ModelFact

@@ -3,7 +3,9 @@
     python -m tests.agents.provider_server
 
 It prints its port. Its model looks two things up, pays what they come to, and says the sum. A
-prompt ``fault: KIND`` makes it fail. ``GET /requests`` lists all requests: ids, paths and bodies.
+prompt ``fault: KIND`` makes it fail. A question to ``/responses`` is a job, done when it is
+fetched, or, if it says ``Slowly``, fetched twice. ``GET /requests`` lists all requests: ids, paths
+and bodies.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class ProviderServer(CountingProcess):
         return [request["id"].replace("/", " ") for request in found]
 
     def table(self, provider: str) -> str:
-        """``[models.served]`` for this server."""
+        """``[models.served]`` for this server; ``jobs``: OpenAI's, in the background."""
+        if provider == "jobs":
+            return f"{self.table('openai')}background = true\n"
         path = "/v1" if provider == "openai" else ""
         return (
             f'[models]\ndefault = "served"\n[models.served]\nprovider = "{provider}"\n'
@@ -64,10 +68,53 @@ required: list[str] = []
 """The key that a request must have."""
 
 
+jobs: list[Job] = []
+
+
+class Job:
+    """A question that is worked on in the background, until it is fetched."""
+
+    def __init__(self, body: dict[str, Any], text: str, calls: list[Any]) -> None:
+        self._body, self._text, self._calls = body, text, calls
+        self.fetched = 0
+
+    def response(self, name: str) -> dict[str, Any]:
+        """As OpenAI's endpoint of responses has it."""
+        is_done = self.fetched > ("Slowly" in json.dumps(self._body["input"]))
+        output: list[dict[str, Any]] = []
+        if self._text:
+            said = {"type": "output_text", "text": self._text, "annotations": []}
+            of = {"id": "msg_1", "role": "assistant", "status": "completed", "content": [said]}
+            output.append({"type": "message", **of})
+        for number, (tool, arguments) in enumerate(self._calls):
+            call = {"id": f"fc_{number}", "call_id": f"call_{number}", "name": tool}
+            of = {"arguments": json.dumps(arguments), "status": "completed"}
+            output.append({"type": "function_call", **call, **of})
+        usage = {"input_tokens": 11, "output_tokens": 3, "total_tokens": 14}
+        details = {"input_tokens_details": {"cached_tokens": 0}}
+        details["output_tokens_details"] = {"reasoning_tokens": 0}
+        return {
+            "id": name,
+            "object": "response",
+            "created_at": 1,
+            "status": "completed" if is_done else "queued",
+            "background": True,
+            "model": self._body["model"],
+            "output": output if is_done else [],
+            "usage": {**usage, **details} if is_done else None,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+        }
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if "/responses/" in self.path:
+            self._send_job(self.path.rpartition("/")[2].partition("?")[0])
+            return
         if self.path.startswith("/require/"):
             required[:] = [self.path.removeprefix("/require/")]
         self._send(200, requests)
@@ -76,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name = self.headers["X-Client-Request-Id"]
         key = self.headers["Idempotency-Key"]
-        texts, results = _said(body)
+        texts, results = ([], []) if "input" in body else _said(body)
         fault = next((text[7:] for text in texts if text.startswith("fault: ")), "")
         if name.endswith("/1"):
             once = next((text[6:] for text in texts if text.startswith("once: ")), "")
@@ -84,7 +131,10 @@ class Handler(BaseHTTPRequestHandler):
         requests.append({"id": name, "key": key, "path": self.path, "body": body, "fault": fault})
         authorization = self.headers.get("Authorization", "").removeprefix("Bearer ")
         key = self.headers.get("X-Api-Key", authorization)
-        if required and key != required[0]:
+        if self.path.endswith("/responses"):
+            jobs.append(Job(body, *_answer(_said_to_job(body))))
+            self._send_job(f"resp_{len(jobs)}")
+        elif required and key != required[0]:
             text = f"Incorrect API key provided: {key}."
             error = {"type": "authentication_error", "message": text, "code": "invalid_api_key"}
             self._send(401, {"type": "error", "error": error})
@@ -110,6 +160,15 @@ class Handler(BaseHTTPRequestHandler):
                 return
             self.wfile.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
         self.wfile.write(b"0\r\n\r\n")
+
+    def _send_job(self, name: str) -> None:
+        """A job is done when it is fetched for the second time; then it has its answer."""
+        number = int(name.removeprefix("resp_")) - 1
+        if number >= len(jobs):
+            self._send(404, {"error": {"message": "no such response", "type": "invalid"}})
+            return
+        jobs[number].fetched += self.command == "GET"
+        self._send(200, jobs[number].response(name))
 
     def _fail(self, fault: str, body: dict[str, Any]) -> bool:
         """Fail as the fault says; false if it answers as if nothing were wrong."""
@@ -181,6 +240,17 @@ def _said(body: dict[str, Any]) -> tuple[list[str], list[str]]:
                     found = part["content"]
                     results.append(found if isinstance(found, str) else found[0]["text"])
     return texts[-1:], results
+
+
+def _said_to_job(body: dict[str, Any]) -> list[str]:
+    """The results of the calls after the last text of a user, of a question in the background."""
+    results: list[str] = []
+    for item in body["input"]:
+        if item.get("type") == "function_call_output":
+            results.append(str(item["output"]))
+        elif item.get("role") == "user":
+            results = []
+    return results
 
 
 def _answer(results: list[str]) -> tuple[str, list[tuple[str, dict[str, Any]]]]:

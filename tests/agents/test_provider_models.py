@@ -9,12 +9,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from msgspec import UNSET
 
 from rookery.actors.execution.agents.model_port import (
     ModelAnswer,
     ModelFailure,
+    ModelJobGone,
+    ModelPending,
     ModelQuestion,
     ModelTool,
 )
@@ -32,6 +35,7 @@ from rookery.schemas.agents import (
     TextPart,
 )
 from rookery.schemas.machines.turn import LlmFailureKind
+from rookery.schemas.seed.lifecycle import ProviderStopReason
 from tests.agents.model_kills import AgentRecord, faults, kill_at
 from tests.agents.provider_server import FAULTS, ProviderServer
 
@@ -241,6 +245,31 @@ def test_a_server_that_is_not_there_was_sent_nothing(loop: ProviderLoop, provide
     failure = asyncio.run(_outcome(library().ProviderModel(configured, loop), question(asks("x"))))
     assert isinstance(failure, ModelFailure)
     assert failure.sent is RequestSent.NO
+
+
+def test_a_job_of_openai_is_fetched_by_its_id(provider_server: ProviderServer, loop: ProviderLoop):
+    model, asked = (
+        model_of(provider_server, "openai", loop, background=True),
+        question(asks("Slowly.")),
+    )
+
+    async def ask(job: str = "") -> ModelAnswer | str:
+        try:
+            return await model.ask(msgspec.structs.replace(asked, job=job))
+        except ModelPending as pending:
+            return pending.job
+
+    job = asyncio.run(ask())
+    assert isinstance(job, str)
+    assert asyncio.run(ask(job)) == job
+    answer = asyncio.run(ask(job))
+    assert isinstance(answer, ModelAnswer)
+    assert (answer.text, [call.name for call in answer.calls]) == ("I look.", ["look", "look"])
+    assert (answer.usage.input_tokens, answer.stop_reason) == (11, ProviderStopReason.TOOL_USE)
+    sent = [one for one in provider_server.requests() if one["key"] == f"{asked.run_id}/1"]
+    assert len(sent) == 1
+    with pytest.raises(ModelJobGone):
+        asyncio.run(ask("resp_999"))
 
 
 # --- in a node ------------------------------------------------------------------------------------

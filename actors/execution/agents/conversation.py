@@ -70,6 +70,8 @@ class ModelRun:
         """Of the last question."""
         self.question: model.Requested | None = None
         """The question without a recorded end."""
+        self.job = ""
+        """The provider's job that leads to its answer, if it has one."""
         self.losses = 0
         """How many answers to this step's question were lost."""
         self.retries = 0
@@ -210,6 +212,7 @@ class Conversation:
             run.retries = 0
         run.topology_epoch, run.route_index = place
         run.step, run.attempt, run.question, run.unanswered = fact.step, fact.attempt, fact, None
+        run.job = ""
 
     def answer(self, fact: model.Answered, message: ConversationMessage) -> None:
         run, calls = self.run, message.calls

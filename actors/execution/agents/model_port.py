@@ -35,6 +35,8 @@ __all__ = [
     "ModelAnswer",
     "ModelCall",
     "ModelFailure",
+    "ModelJobGone",
+    "ModelPending",
     "ModelQuestion",
     "ModelTool",
     "OnDelta",
@@ -109,6 +111,8 @@ class ModelQuestion(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[ConversationMessage, ...] = ()
     tools: tuple[ModelTool, ...] = ()
     settings: ModelSettings = ModelSettings()
+    job: str = ""
+    """The provider's job that works on the answer: it is fetched, and nothing is asked."""
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +165,18 @@ class ModelFailure(Exception):
         """The provider refused its key, and there is a fresh one by now."""
 
 
+class ModelPending(Exception):
+    """The provider works on the answer as a job, which is fetched by its id."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.job = job
+
+
+class ModelJobGone(Exception):
+    """The provider does not know the job any more: its answer is lost."""
+
+
 OnDelta = Callable[[AnswerDelta], None]
 """Gets the pieces of an answer as they arrive, on any thread."""
 
@@ -178,5 +194,5 @@ class Model(Protocol):
         on_delta: OnDelta = ignore_delta,
         key: ToolCredential | None = None,
     ) -> ModelAnswer:
-        """Ask once, with this key of the provider; raises ``ModelFailure``. To cancel the task is
-        to give the question up."""
+        """Ask once, or fetch the job, with this key of the provider; raises ``ModelFailure``,
+        ``ModelPending`` or ``ModelJobGone``. To cancel the task is to give the question up."""

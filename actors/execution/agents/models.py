@@ -242,6 +242,9 @@ class ProviderModels:
             raise Refused("CONFIG_INVALID", text, hint=f"one of {known}")
         if not configured.model:
             raise Refused("CONFIG_INVALID", f"[models.{alias}] does not say which model")
+        if configured.background and configured.provider != "openai":
+            text = f"[models.{alias}]: background is of the provider openai alone"
+            raise Refused("CONFIG_INVALID", text)
         is_installed = all(find_spec(name) for name in ("pydantic_ai", configured.provider))
         return _ProvidedModel(self, configured) if is_installed else None
 

@@ -39,7 +39,14 @@ from rookery.schemas.agents import (
 )
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
-__all__ = ["answer_of", "deltas_of", "library_messages", "library_settings", "library_tools"]
+__all__ = [
+    "answer_of",
+    "deltas_of",
+    "library_messages",
+    "library_settings",
+    "library_tools",
+    "suspended_response",
+]
 
 _STOP_REASONS: Final = {
     "stop": ProviderStopReason.END_TURN,
@@ -109,6 +116,17 @@ def _request(message: ConversationMessage, names: Mapping[str, tuple[str, str]])
 
 def _result(part: ResultPart, name: str, call_id: str) -> ToolReturnPart:
     return ToolReturnPart(tool_name=name, content=part.content, tool_call_id=call_id)
+
+
+def suspended_response(job: str, system: str) -> ModelResponse:
+    """In the place of the answer that a job of the provider works on."""
+    return ModelResponse(
+        parts=[],
+        state="suspended",
+        provider_name=system,
+        provider_response_id=job,
+        provider_details={"background": True},
+    )
 
 
 def library_tools(question: ModelQuestion) -> list[ToolDefinition]:

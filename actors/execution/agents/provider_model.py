@@ -24,15 +24,22 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model as LibraryModel
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import (
+    OpenAIChatModel,
+    OpenAIResponsesModel,
+    OpenAIResponsesModelSettings,
+)
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings as LibrarySettings
+from pydantic_ai.settings import merge_model_settings
 
 from rookery.actors.execution.agents.model_port import (
     MODEL_FAILED,
     ModelAnswer,
     ModelFailure,
+    ModelJobGone,
+    ModelPending,
     ModelQuestion,
     OnDelta,
     ignore_delta,
@@ -43,6 +50,7 @@ from rookery.actors.execution.agents.provider_messages import (
     library_messages,
     library_settings,
     library_tools,
+    suspended_response,
 )
 from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import ConfiguredModel, DeltaKind, RequestSent
@@ -137,9 +145,16 @@ class ProviderModel:
         texts: list[str] = []
         try:
             settings = library_settings(question, headers)
+            if self._configured.background:
+                background = OpenAIResponsesModelSettings(openai_background=True)
+                settings = merge_model_settings(settings, background) or settings
             response = await self._respond(question, settings, texts, on_delta)
+        except exceptions.SuspendedResponseExpired as error:
+            raise ModelJobGone from error
         except exceptions.AgentRunError as error:
             raise _failure(error, "".join(texts)) from error
+        if response.state == "suspended" and response.provider_response_id:
+            raise ModelPending(response.provider_response_id)
         if response.finish_reason == "content_filter":
             raise ModelFailure(
                 "the provider filtered the answer",
@@ -160,7 +175,9 @@ class ProviderModel:
         model, messages = self._model, library_messages(question)
         assert model is not None
         parameters = ModelRequestParameters(function_tools=library_tools(question))
-        if not self._configured.stream:
+        if question.job:
+            messages.append(suspended_response(question.job, model.system))
+        if not self._configured.stream or self._configured.background:
             return await model_request(
                 model, messages, model_settings=settings, model_request_parameters=parameters
             )
@@ -182,6 +199,8 @@ class ProviderModel:
 def _openai_model(configured: ConfiguredModel) -> tuple[LibraryModel, ProviderClient]:
     client = openai.AsyncOpenAI(base_url=configured.base_url or None, api_key=NO_KEY, max_retries=0)
     provider = OpenAIProvider(openai_client=client)
+    if configured.background:
+        return OpenAIResponsesModel(configured.model, provider=provider), client
     return OpenAIChatModel(configured.model, provider=provider), client
 
 

@@ -17,6 +17,8 @@ from rookery.actors.execution.agents.model_calls import CALLS_MAX, CheckArgument
 from rookery.actors.execution.agents.model_port import (
     ModelAnswer,
     ModelFailure,
+    ModelJobGone,
+    ModelPending,
     ModelQuestion,
     ModelTool,
 )
@@ -68,6 +70,9 @@ class AttemptEnd(NamedTuple):
     failure: ModelFailure | None
     duration_ms: int
     first_token_ms: int | None
+    job: str = ""
+    """The provider still works on the answer."""
+    is_job_gone: bool = False
 
 
 class ModelAttempts:
@@ -94,24 +99,30 @@ class ModelAttempts:
         tools: Sequence[ModelTool],
         *,
         left_s: float,
+        job: str = "",
     ) -> AttemptEnd:
-        """Ask once. ``left_s``: of the run's time."""
+        """Ask once, or fetch the provider's ``job``. ``left_s``: of the run's time."""
         self._services.failpoints.hit("model_request_recorded")
         began_s = self._loop.time()
         stream = AnswerStream(self._services.send_output, self._session, question)
-        asked = self._new_question(question, messages, tools)
+        asked = self._new_question(question, messages, tools, job)
         answer: ModelAnswer | None = None
         failure: ModelFailure | None = None
+        pending, is_gone = "", False
         try:
             if not self._stopped.is_set():
                 answer = await self._answer(question, asked, stream, max(0.0, left_s))
             self._services.failpoints.hit("model_answered")
         except ModelFailure as caught:
             failure = caught
+        except ModelPending as caught:
+            pending = caught.job
+        except ModelJobGone:
+            is_gone = True
         finally:
             stream.close(cut=answer is None)
         duration_ms = round((self._loop.time() - began_s) * 1_000)
-        return AttemptEnd(answer, failure, duration_ms, stream.first_token_ms)
+        return AttemptEnd(answer, failure, duration_ms, stream.first_token_ms, pending, is_gone)
 
     async def _answer(
         self, question: model.Requested, asked: ModelQuestion, stream: AnswerStream, left_s: float
@@ -138,6 +149,8 @@ class ModelAttempts:
         error = task.exception()
         if error is None:
             return _bounded(task.result())
+        if isinstance(error, ModelPending | ModelJobGone):
+            raise error
         if isinstance(error, ModelFailure):
             raise error if key is None else await services.keys.judge(alias, key, error)
         log.error("model adapter failed", exc_info=error, extra={"run": question.run})
@@ -148,6 +161,7 @@ class ModelAttempts:
         question: model.Requested,
         messages: Sequence[ConversationMessage],
         tools: Sequence[ModelTool],
+        job: str,
     ) -> ModelQuestion:
         return ModelQuestion(
             session_id=self._session,
@@ -159,6 +173,7 @@ class ModelAttempts:
             messages=tuple(messages),
             tools=tuple(tools),
             settings=self._environment.settings,
+            job=job,
         )
 
     def _late(self, left_s: float, limit_s: float) -> ModelFailure:

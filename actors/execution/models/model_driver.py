@@ -46,6 +46,7 @@ from rookery.actors.execution.models.model_ends import (
     invalid_end,
     limit_end,
     timeout_end,
+    without_calls_inputs,
 )
 from rookery.actors.execution.models.model_failures import (
     is_retryable,
@@ -71,6 +72,10 @@ RECOVERY_WORK_EXCEEDED: Final = "RECOVERY_WORK_EXCEEDED"
 MODEL_FAILED: Final = "MODEL_FAILED"
 MODEL_REFUSED: Final = "MODEL_REFUSED"
 WAITING_FOR_MODEL: Final = "WAITING_FOR_MODEL"
+JOB_POLL_S: Final = 0.5
+JOB_POLL_S_MAX: Final = 30.0
+"""A job is fetched after half of the time that it has taken, between these."""
+JOB_FAILURES_MAX: Final = 8
 RENEWED_KEYS_MAX: Final = 8
 """A lease that has a fresh key after every refusal is left after so many attempts."""
 IN_VAIN_MAX: Final = 3
@@ -100,6 +105,8 @@ class ModelDriver:
         """Recorded with this step, and asked by the next one."""
         self._is_waiting = False
         """This step waits until the model may be asked again."""
+        self._asked_at_ms = self._failed_polls = 0
+        """When the last question was asked, and how often its job could not be fetched."""
         self._attempts: ModelAttempts | None = None
         self._stopped = False
 
@@ -112,7 +119,7 @@ class ModelDriver:
         if run.given_up is not None:
             return self._fail(run.given_up.code, run.given_up.message)
         if run.question is not None:
-            return await self._ask_lost(run.question)
+            return await self._continue_question(run.question)
         if run.unanswered is not None:
             return await self._continue_unanswered(run.unanswered)
         if run.step:  # It was answered: the calls of the answer are the only way on.
@@ -138,9 +145,15 @@ class ModelDriver:
         unanswered = self._conversation.run.unanswered
         if self._is_waiting and unanswered is not None:
             return await self._ask_again(unanswered)
+        open_question = self._conversation.run.question
+        if self._is_waiting and open_question is not None:
+            self._is_waiting = False
+            return await self._ask_now(open_question)
         if answers or self._question is None:
             return await self._end_calls(answers)
         question, self._question = self._question, None
+        if self._conversation.run.job:
+            return self._await_job(question)
         return await self._ask_now(question)
 
     def output(self) -> RunOutput:
@@ -209,6 +222,7 @@ class ModelDriver:
         )
         if refusal is not None:
             return limit_end(self._given.run_id, self._conversation, refusal, answers, inputs)
+        self._asked_at_ms = self._services.now_ms()
         self._question = self._record.ask(
             chosen, asked.step, asked.attempt, asked.repeats, compacts=asked.compacts
         )
@@ -223,14 +237,51 @@ class ModelDriver:
             self._record.messages_for(question),
             self._record.tools_for(question.purpose),
             left_s=self._ends_s - self._loop.time(),
+            job=self._conversation.run.job,
         )
+        if end.is_job_gone:
+            return await self._ask_lost(question)
+        if end.job or self._is_job_fetched_again(question, end):
+            return self._await_job(question, end.job)
         if end.failure is not None:
             return await self._continue_failed(question, end, end.failure)
         if end.answer is None:
             return cancelled_end(self._conversation)
         return await self._continue_answered(question, end.answer, end)
 
+    # --- jobs of providers ------------------------------------------------------------------------
+
+    def _await_job(self, question: model.Requested, job: str = "") -> AskModel | AwaitModel:
+        """Record the provider's job, then wait until it is fetched again."""
+        if job and not self._conversation.run.job:
+            self._question = question
+            return AskModel((self._record.start_job(question, job),))
+        self._is_waiting = True
+        waited_ms = self._services.now_ms() - (question.at_ms or self._asked_at_ms)
+        delay_s = min(JOB_POLL_S_MAX, max(JOB_POLL_S, waited_ms / 2_000))
+        return AwaitModel(
+            WAITING_FOR_MODEL,
+            self._record.operation_of(question.step, question.attempt),
+            delay_s=delay_s,
+            until_ms=self._services.now_ms() + round(delay_s * 1_000),
+        )
+
+    def _is_job_fetched_again(self, question: model.Requested, end: AttemptEnd) -> bool:
+        """Whether a job could not be fetched for a reason that may pass: to ask anew would be paid
+        twice."""
+        if not self._conversation.run.job or end.failure is None:
+            return False
+        self._failed_polls += 1
+        may_pass = is_retryable(question, end.failure) and end.failure.code != TIMEOUT_WALL
+        return may_pass and self._failed_polls <= JOB_FAILURES_MAX
+
     # --- without an answer ------------------------------------------------------------------------
+
+    async def _continue_question(self, question: model.Requested) -> Step:
+        """Go on from a question without an end on record: a job may have the answer."""
+        if self._conversation.run.job:
+            return await self._ask_now(question)
+        return await self._ask_lost(question)
 
     async def _ask_lost(self, question: model.Requested) -> Step:
         """A question without an end on record is asked again, unless that was done too often: then
@@ -367,7 +418,7 @@ class ModelDriver:
             text = f"the model wanted nothing that it may have, {IN_VAIN_MAX} times in a row"
             return self._fail("MODEL_MISBEHAVED", text, answers)
         return await self._ask(
-            answers=answers, inputs=_without_calls(len(judged), has_waited=run.has_waited)
+            answers=answers, inputs=without_calls_inputs(len(judged), has_waited=run.has_waited)
         )
 
     async def _continue_extraction(self, answer: ModelAnswer, answered: model.Answered) -> Step:
@@ -412,7 +463,7 @@ class ModelDriver:
         facts = (answered, *compacted)
         if self._compacts_alone:
             return compacted_end(self._given.run_id, self._conversation, facts)
-        return await self._ask(answers=facts, inputs=_without_calls(0, has_waited=False))
+        return await self._ask(answers=facts, inputs=without_calls_inputs(0, has_waited=False))
 
     async def _end_calls(self, answers: Mapping[int, ToolResult]) -> Step:
         """The calls of the last answer have ended; their results are asked about."""
@@ -444,13 +495,3 @@ class ModelDriver:
     ) -> Finished:
         error = ErrorObject(code=code, message=message)
         return failed_end(self._given.run_id, self._conversation, error, answers, attempts)
-
-
-def _without_calls(wanted: int, *, has_waited: bool) -> tuple[TurnInput, ...]:
-    """The inputs of an answer that leads to no call: the machine resolves it to the next boundary
-    if an earlier barrier was satisfied."""
-    returned = TurnInput("llm_returned_tool_calls", {"tool_count": wanted})
-    if not wanted:
-        return (returned, TurnInput("boundary_continue"))
-    resolved = (returned, TurnInput("tool_calls_resolved"))
-    return (*resolved, TurnInput("boundary_continue")) if has_waited else resolved

@@ -41,6 +41,7 @@ __all__ = [
     "invalid_end",
     "limit_end",
     "timeout_end",
+    "without_calls_inputs",
 ]
 
 TURN_LIMIT: Final = "TURN_LIMIT"
@@ -93,6 +94,16 @@ def extraction_inputs(error: str, *, is_first: bool) -> tuple[TurnInput, ...]:
     if is_first:
         return (*_ENTERED, TurnInput("extraction_start"))
     return (*_ENTERED, TurnInput("extraction_validation_failed", {"error": error}))
+
+
+def without_calls_inputs(wanted: int, *, has_waited: bool) -> tuple[TurnInput, ...]:
+    """The inputs of an answer that leads to no call: the machine resolves it to the next boundary
+    if an earlier barrier was satisfied."""
+    returned = TurnInput("llm_returned_tool_calls", {"tool_count": wanted})
+    if not wanted:
+        return (returned, TurnInput("boundary_continue"))
+    resolved = (returned, TurnInput("tool_calls_resolved"))
+    return (*resolved, TurnInput("boundary_continue")) if has_waited else resolved
 
 
 def extracted_end(

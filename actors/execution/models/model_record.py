@@ -214,6 +214,13 @@ class ModelRecord:
         self._conversation.answer(answered, stored)
         return answered
 
+    def start_job(self, question: model.Requested, job: str) -> model.JobStarted:
+        """The provider's job that works on the answer."""
+        self._conversation.run.job = job
+        return model.JobStarted(
+            run=question.run, step=question.step, attempt=question.attempt, job=job
+        )
+
     def refuse(self, judged: JudgedCall) -> tool.Refused:
         """A call that an answer wants, and may not have."""
         assert judged.fault is not None

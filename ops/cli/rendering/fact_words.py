@@ -305,6 +305,7 @@ _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
     hook.Registered: registration_words,
     hook.ModeSet: lambda fields: f"hook {fields['hook_id']} is in mode {fields['mode']} now",
     hook.Removed: lambda fields: f"hook {fields['hook_id']} is removed",
+    model.JobStarted: lambda fields: f"step {fields['step']}: the provider has job {fields['job']}",
     model.Lost: lambda fields: f"step {fields['step']}: the answer was lost with {fields['node']}",
 }
 _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
