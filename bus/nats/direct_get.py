@@ -20,9 +20,12 @@ __all__ = ["DirectPage", "direct_page", "exchange", "page_of", "page_query"]
 _PAGE_MESSAGES: Final = 256
 _PAGE_BYTES_MAX: Final = 8 << 20
 _SILENCE_S_MAX: Final = 5.0
+_ALONE_S_MAX: Final = 30.0
+"""Of a server without a cluster: it answers in turn, and no other one would answer sooner."""
 _AGAIN_S: Final = 0.5
 """A server of a cluster may forward a query to one that has just stopped, until it notices. The
-next query may be forwarded to another one."""
+next query may be forwarded to another one. A server alone would answer each of them, 8 MB a time,
+when it is slow already."""
 _PAGE_ENDS: Final = frozenset({204, 404})
 """The page is complete; the stream has no such message."""
 _END_OF_PAGE: Final = 204
@@ -52,8 +55,13 @@ async def direct_page(
     """
     query = page_query(subject, after, messages_max)
     request = Outgoing(f"$JS.API.DIRECT.GET.{stream}", query)
+    is_alone = connection.cluster_servers == 1
     replies = await exchange(
-        connection, request, lambda one: bool(status_of(one)), again_s=_AGAIN_S
+        connection,
+        request,
+        lambda one: bool(status_of(one)),
+        again_s=inf if is_alone else _AGAIN_S,
+        silence_s_max=_ALONE_S_MAX if is_alone else _SILENCE_S_MAX,
     )
     return page_of(replies)
 
@@ -69,9 +77,14 @@ class _Exchange:
     """A request, sent once or several times, and the replies to each time."""
 
     def __init__(
-        self, connection: Connection, request: Outgoing, is_last: Callable[[Message], bool]
+        self,
+        connection: Connection,
+        request: Outgoing,
+        is_last: Callable[[Message], bool],
+        silence_s_max: float,
     ) -> None:
         self._connection, self._request, self._is_last = connection, request, is_last
+        self._silence_s_max = silence_s_max
         self._listening = ExitStack()
         self.end: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
         """The replies to the time that is answered completely first."""
@@ -93,19 +106,19 @@ class _Exchange:
 
     async def replies(self, again_s: float) -> list[Message]:
         """Wait for them; send again, less and less often, while there is none."""
-        silence_s = 0.0
+        silence_s, silence_s_max = 0.0, self._silence_s_max
         while not self.end.done():
-            arrived, left_s = self.arrived, _SILENCE_S_MAX - silence_s
+            arrived, left_s = self.arrived, silence_s_max - silence_s
             wait_s = left_s if arrived else min(again_s, left_s)
             await wait_first((self.end,), wait_s)
             silence_s = 0.0 if self.arrived > arrived else silence_s + wait_s
             if self.end.done() or self.arrived:
                 again_s = inf
-            elif silence_s < _SILENCE_S_MAX:
+            elif silence_s < silence_s_max:
                 again_s *= 2
                 self.send()
-            if silence_s >= _SILENCE_S_MAX and not self.end.done():
-                text = f"{self._request.subject} sent nothing for {_SILENCE_S_MAX} s"
+            if silence_s >= silence_s_max and not self.end.done():
+                text = f"{self._request.subject} sent nothing for {silence_s_max} s"
                 raise Failed("SERVER_UNREACHABLE", text)
         return self.end.result()
 
@@ -119,10 +132,11 @@ async def exchange(
     is_last: Callable[[Message], bool],
     *,
     again_s: float = inf,
+    silence_s_max: float = _SILENCE_S_MAX,
 ) -> list[Message]:
     """The replies to ``request``, up to the last one; it is sent again every ``again_s`` until the
     first one. ``Failed`` SERVER_UNREACHABLE after a silence, or if the connection is lost."""
-    asked = _Exchange(connection, request, is_last)
+    asked = _Exchange(connection, request, is_last, silence_s_max)
     end = asked.end
 
     def on_disconnect() -> None:

@@ -417,7 +417,7 @@ def test_a_long_entity_is_read_over_a_slow_link_and_silence_is_an_error(
     jetstream: JetStreamRealm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rookery.bus.nats.direct_get._PAGE_MESSAGES", 30)
-    monkeypatch.setattr("rookery.bus.nats.direct_get._SILENCE_S_MAX", 1.0)
+    monkeypatch.setattr("rookery.bus.nats.direct_get._ALONE_S_MAX", 1.0)
 
     async def scenario() -> None:
         async with proxied(jetstream.server.url) as proxy:
