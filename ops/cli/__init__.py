@@ -42,7 +42,7 @@ for _name, _help in {
     "agents": "List and show the agents of a node, and run one.",
     "validate": "Check a program without running it.",
     "watch": "Print the facts of a realm as they are committed.",
-    "runs": "List, show, cancel, resolve, replay, prove, fork; print result, artifact, records.",
+    "runs": "Look at runs, end or repeat them, and read what they left.",
     "sessions": "Manage sessions: their memory, their settings and the inputs they take.",
     "files": "Put, get, list and remove files of a session.",
     "resources": "List, resolve and read resources, for a session.",

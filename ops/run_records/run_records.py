@@ -64,7 +64,7 @@ from rookery.schemas.seed.refs import (
     SourceRef,
 )
 
-__all__ = ["RunRecords"]
+__all__ = ["RunRecords", "decode_run_facts"]
 
 CORRELATION: Final = "Rookery-Correlation"
 _CODECS: Final[dict[str, FactCodec[Any]]] = {
@@ -116,14 +116,19 @@ class RunRecords:
         self._only, self._runs = run_id, dict[str, _Run]()
 
     def of(self, stored: StoredMessage) -> Iterator[JournalRecord]:
-        """The records of the next message; foreign and damaged ones have none."""
-        codec = _CODECS.get(stored.entity.family)
-        for fact in () if codec is None else codec.decode(stored.body):
+        """The records of the next message."""
+        for fact in decode_run_facts(stored):
             if fact.run is not UNSET and self._only in ("", fact.run):
                 run = self._runs.setdefault(fact.run, _Run())
                 for record in _records(run, fact, stored.entity.key):
                     run.records += 1
                     yield _numbered(record, run.records)
+
+
+def decode_run_facts(stored: StoredMessage) -> list[Any]:
+    """The facts of a message that may be of runs; foreign and damaged ones have none."""
+    codec = _CODECS.get(stored.entity.family)
+    return [] if codec is None else list(codec.decode(stored.body))
 
 
 def _numbered(record: JournalRecord, number: int) -> JournalRecord:

@@ -1,8 +1,8 @@
-"""``rookery runs result``, ``replay``, ``prove`` and ``fork``: what a past run gave, and how it
-continues.
+"""``rookery runs result``, ``replay``, ``prove``, ``export``, ``fork``: a past run, and what can be
+done with it.
 
-The result and the proof are read from the journal; the other two need a node. A long replay shows a
-progress line on a terminal.
+The result, the proof and the export are read from the journal; the other two need a node. A long
+replay shows a progress line on a terminal.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -28,7 +29,13 @@ from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import atomic_file, print_json, print_line, write_content
 from rookery.ops.cli.rendering.run_output import show_result
-from rookery.ops.run_records import ProofParts, RunRecords, prove_run
+from rookery.ops.run_records import (
+    ProofParts,
+    RunRecords,
+    TrajectoryFold,
+    decode_run_facts,
+    prove_run,
+)
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import ForkRun, ReplayQuery, RunsQuery
 from rookery.schemas.errors import Refused
@@ -39,7 +46,7 @@ from rookery.schemas.replies import ForkReceipt, ReplayReport, RunAnswer, RunLis
 from rookery.schemas.run import RunRequest
 from rookery.schemas.seed.records import JournalRecord
 
-__all__ = ["answers", "artifact", "fork", "prove", "records", "replay", "result"]
+__all__ = ["answers", "artifact", "export", "fork", "prove", "records", "replay", "result"]
 
 CODEC: FactCodec[SessionFact] = FactCodec(SESSION_FACTS)
 
@@ -165,6 +172,36 @@ def records(run: ID, *, options: Options = NO_OPTIONS) -> int:
     for record in found:
         print_json(record)
     return 0
+
+
+def export(
+    run: ID,
+    *,
+    atif: Annotated[bool, Parameter(help="As a trajectory of ATIF v1.7.", negative="")],
+    out: Annotated[Path | None, Parameter(help="Write it to this file; default: stdout.")] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Export a run for tools that read, compare and train on trajectories of agents.
+
+    It has the prompt or program, the answers of the model with their calls, the outcomes of all
+    calls, and the use of models, as recorded. A run that waits or has failed has one, too."""
+    if not atif:
+        raise Refused("INVALID_ARGUMENT", "no format is named", hint="--atif")
+    with local_server(options):
+        write_content(asyncio.run(_export(run, options)), out)
+    return 0
+
+
+async def _export(run_id: str, options: Options) -> bytes:
+    async with open_realm(options) as realm:
+        view = await find_run(realm, run_id)
+        fold = TrajectoryFold(run_id, realm.blobs.get)
+        where = Filter(key=view.session_id, run=run_id)
+        async for page in realm.journal.scan(where, sequence_before(view)):
+            for stored in page:
+                await fold.add(decode_run_facts(stored))
+        document = encode_json(fold.trajectory(view, version("rookery")))
+        return msgspec.json.format(document, indent=2) + b"\n"
 
 
 async def _records(run_id: str, options: Options) -> list[JournalRecord]:

@@ -56,6 +56,7 @@ for _name, _help in {
     "artifact": "Read a file that a past run wrote to /work/out.",
     "replay": "Replay a past run without calling tools, and compare the results.",
     "prove": "Write one run with the signatures and checkpoints that prove it.",
+    "export": "Export a run as a trajectory, for tools that read or compare agents.",
     "records": "Print the journal records of a run, without arguments and results.",
     "answers": "Write what the model of a run answered, as the script of a recorded model.",
     "fork": "Create a session from the last boundary of a past run at or before a sequence.",
