@@ -299,7 +299,7 @@ def test_the_example_answers(realm: PeerRealm):
         code = ASK.format("Oslo").replace("weather-agent", "example")
         assert await asked(client, "planner", code) == "sunny in Oslo"
 
-    command = [sys.executable, "-m", "rookery.ops.examples.a2a.weather_agent"]
+    command = [sys.executable, "-m", "rookery.ops.examples.a2a.forecast_agent"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -32,7 +32,9 @@ def said_codes(module: Module) -> set[str]:
     for node in nodes(module):
         match node:
             case ast.Call():
-                said += [*node.args, *(keyword.value for keyword in node.keywords)]
+                for given in (*node.args, *(keyword.value for keyword in node.keywords)):
+                    is_choice = isinstance(given, ast.IfExp)
+                    said += [given.body, given.orelse] if is_choice else [given]
             case ast.Dict():
                 said += node.values
             case ast.Return():

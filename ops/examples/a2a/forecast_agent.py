@@ -17,8 +17,10 @@ from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part
 from starlette.applications import Starlette
 
+__all__ = ["ForecastAgent", "forecast_card", "main"]
 
-class WeatherAgent(AgentExecutor):
+
+class ForecastAgent(AgentExecutor):
     """Says that the sun shines, wherever that is."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -34,7 +36,7 @@ class WeatherAgent(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
 
 
-def weather_card(url: str) -> AgentCard:
+def forecast_card(url: str) -> AgentCard:
     """What the agent says of itself."""
     return AgentCard(
         name="Weather",
@@ -56,8 +58,8 @@ def main() -> None:
     socket = config.bind_socket()
     socket.listen()  # A client that reads the URL may connect at once.
     url = f"http://127.0.0.1:{socket.getsockname()[1]}"
-    card = weather_card(url)
-    handler = DefaultRequestHandler(WeatherAgent(), InMemoryTaskStore(), card)
+    card = forecast_card(url)
+    handler = DefaultRequestHandler(ForecastAgent(), InMemoryTaskStore(), card)
     config.app = Starlette(
         routes=[*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/")]
     )
