@@ -19,9 +19,12 @@ from msgspec import UNSET
 from rookery.actors.hooks.executors.ports import HookExecutors
 from rookery.actors.hooks.executors.rule import is_skipped
 from rookery.actors.hooks.node_hooks import NodeHooks
-from rookery.actors.hooks.points.context import HookInvocationStatus, HookLifecycleContext
 from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
-from rookery.actors.hooks.points.records import agent_source
+from rookery.actors.hooks.points.records import (
+    HookInvocationStatus,
+    HookLifecycleContext,
+    agent_source,
+)
 from rookery.actors.protection.approval_rules import RuleInput
 from rookery.bus.ports import TaskSet
 from rookery.schemas.envelope import Fact

@@ -61,8 +61,13 @@ from rookery.actors.peers.envelopes.envelope_rules import (
     decode_envelope,
 )
 from rookery.actors.peers.evolve import OWN_FACTS, evolve, kept_over_generations
-from rookery.actors.peers.items.events import event_id, queue_event
-from rookery.actors.peers.items.item_queue import assignments, is_full, is_queued
+from rookery.actors.peers.items.item_queue import (
+    assignments,
+    event_id,
+    is_full,
+    is_queued,
+    queue_event,
+)
 from rookery.actors.peers.items.program_calls import begin_call, end_due, is_begun, withdraw_call
 from rookery.actors.peers.items.responder_rules import (
     end_handler,

@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from rookery.actors.hooks.executors.ports import HookExecutors
-from rookery.actors.hooks.points.context import HookLifecycleContext
 from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
+from rookery.actors.hooks.points.records import HookLifecycleContext
 from rookery.schemas.codec import encode_json
 from rookery.schemas.hooks import HookMode, HookRegistration, PythonHook
 from rookery.schemas.ids import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.hooks.points.context import HookInvocationStatus as Status
+from rookery.actors.hooks.points.records import HookInvocationStatus as Status
 from rookery.schemas.codec import encode_json
 from rookery.schemas.ids import HookExecutorRef
 from rookery.schemas.scalars import U64_MAX

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from rookery.actors.hooks.executors.ports import HookExecutors
 from rookery.actors.hooks.executors.rule import RuleExecutor, is_skipped
-from rookery.actors.hooks.points.context import HookInvocationStatus
 from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
+from rookery.actors.hooks.points.records import HookInvocationStatus
 from rookery.actors.hooks.registration import check_registration
 from rookery.actors.protection.approval_rules import (
     ApprovalRule,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from rookery.actors.hooks import deny, modify_arguments
 from rookery.actors.hooks.registration import check_registrations
-from rookery.ops.cli.rendering.hook_words import response_words
+from rookery.ops.cli.rendering.fact_words import response_words
 from rookery.ops.examples import hooks
 from rookery.ops.examples.hooks import cedar, opa, payments
 from rookery.ops.hooks import HookProcess, read_hooks

@@ -19,12 +19,10 @@ from rookery.actors.hooks.executors.ports import (
     RunJournal,
     validate_package_hooks,
 )
-from rookery.actors.hooks.points.context import (
+from rookery.actors.hooks.points.records import (
     HookInvocationOutcome,
     HookInvocationStatus,
     HookLifecycleContext,
-)
-from rookery.actors.hooks.points.records import (
     Judged,
     accepted_records,
     cancelled_record,

@@ -15,13 +15,15 @@ from msgspec import UNSET
 from rookery.actors.hooks.changes.call_changes import HookedStep, refusal_of_size
 from rookery.actors.hooks.executors.ports import HookExecutorRegistry, HookExecutors
 from rookery.actors.hooks.executors.rule import RuleExecutor
-from rookery.actors.hooks.points.context import (
+from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
+from rookery.actors.hooks.points.records import (
     HookInvocationOutcome,
     HookInvocationStatus,
     HookLifecycleContext,
+    agent_source,
+    intent_of,
+    result_of,
 )
-from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
-from rookery.actors.hooks.points.records import agent_source, intent_of, result_of
 from rookery.actors.hooks.points.views import view_of
 from rookery.actors.kernel.executors import Failpoints
 from rookery.actors.messages import ActiveRunView

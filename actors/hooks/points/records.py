@@ -6,14 +6,23 @@ and its result. A rejected one has the first only. Both are functions of their a
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.hooks.points.context import HookLifecycleContext
 from rookery.schemas.facts import hook as facts
-from rookery.schemas.ids import AgentId, EffectId
+from rookery.schemas.ids import (
+    AgentId,
+    AttemptId,
+    EffectId,
+    HookId,
+    JournalCursor,
+    RunId,
+    SessionId,
+    TurnId,
+)
 from rookery.schemas.seed.hook import (
     CancelledInvocation,
     CompletedInvocation,
@@ -25,6 +34,7 @@ from rookery.schemas.seed.hook import (
     TimedOutInvocation,
     hook_entity_ref,
 )
+from rookery.schemas.seed.hook_invocation import HookCancellationToken, HookResponse
 from rookery.schemas.seed.hook_spec import HookSpec
 from rookery.schemas.seed.lifecycle import (
     EffectIntent,
@@ -32,16 +42,20 @@ from rookery.schemas.seed.lifecycle import (
     EffectResult,
     EffectTerminalStatus,
 )
+from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.records import (
     HookPayload,
     JournalRecord,
     JournalRecordBase,
     JournalRecordKind,
 )
-from rookery.schemas.seed.refs import PrivacyClass, SourceKind, SourceRef
+from rookery.schemas.seed.refs import DestinationRef, PrivacyClass, SourceKind, SourceRef
 
 __all__ = [
     "AcceptedRecords",
+    "HookInvocationOutcome",
+    "HookInvocationStatus",
+    "HookLifecycleContext",
     "Judged",
     "accepted_records",
     "agent_source",
@@ -56,6 +70,66 @@ __all__ = [
     "result_of",
     "timed_out_record",
 ]
+
+# --- context and outcome --------------------------------------------------------------------------
+
+# The context of an invocation, and what an invocation has as its outcome.
+
+
+class HookLifecycleContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The run, and the step of it, that hooks are invoked for."""
+
+    run_id: RunId
+    agent_id: AgentId
+    session_id: SessionId | None = None
+    turn_id: TurnId | None = None
+    attempt_id: AttemptId | None = None
+    source: SourceRef
+    destination: DestinationRef | None = None
+    package_fingerprint: RuntimePackageFingerprint
+    cancellation: HookCancellationToken = HookCancellationToken()
+
+    @classmethod
+    def new(
+        cls,
+        run_id: RunId,
+        agent_id: AgentId,
+        source: SourceRef,
+        package_fingerprint: RuntimePackageFingerprint,
+    ) -> HookLifecycleContext:
+        return cls(
+            run_id=run_id,
+            agent_id=agent_id,
+            source=source,
+            package_fingerprint=package_fingerprint,
+        )
+
+
+class HookInvocationStatus(StrEnum):
+    """How an invocation without an error ended."""
+
+    COMPLETED = "completed"
+    APPLIED_JOURNALED_MUTATION = "applied_journaled_mutation"
+    REJECTED_MUTATION_RIGHT = "rejected_mutation_right"
+    REJECTED_POINT_MATRIX = "rejected_point_matrix"
+    REJECTED_POLICY = "rejected_policy"
+    TIMED_OUT_FAIL_OPEN = "timed_out_fail_open"
+    FAILED_OPEN = "failed_open"
+    CANCELLED = "cancelled"
+
+
+class HookInvocationOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one invocation."""
+
+    hook_id: HookId
+    status: HookInvocationStatus
+    response_class: HookResponseClass | None = None
+    accepted_response: HookResponse | None = None
+    """What the caller may apply; only an applied outcome has it."""
+    journal_cursor: JournalCursor | None = None
+    journaled_before_apply: bool = False
+    record: HookRecord
+
 
 FAMILY: Final = "hook"
 EVENT_KIND: Final = "hook_response_decision"

@@ -7,7 +7,7 @@ after the other; else it stays, in the order of arrival, until one of these come
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -25,7 +25,10 @@ from rookery.actors.peers.state import (
     SessionPeers,
 )
 from rookery.schemas.digest import canonical_json
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
+from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.machines.peer import (
     DrainMode,
     PeerIngressAck,
@@ -39,15 +42,20 @@ from rookery.schemas.machines.peer import (
 )
 from rookery.schemas.machines.peer_admission import envelope_text, event_text
 from rookery.schemas.peers.envelope import EnvelopeArrival, read_envelope
-from rookery.schemas.peers.items import ItemKind, PeerItem, Responder, is_served
+from rookery.schemas.peers.items import ItemKind, PeerItem, PublishEvent, Responder, is_served
+
+if TYPE_CHECKING:
+    from rookery.actors.peers.decider import PeersDecider
 
 __all__ = [
     "assignments",
     "drain_due_ms",
+    "event_id",
     "is_full",
     "is_queued",
     "item_of",
     "item_of_event",
+    "queue_event",
     "rendered_item",
     "with_assigned",
     "with_call",
@@ -298,3 +306,24 @@ def drain_due_ms(state: SessionPeers, now_ms: int) -> int | None:
     if phase is DrainPhase.RUNNING and state.drain.drain_mode is DrainMode.TIMED:
         return now_ms + responder.idle_ms
     return None
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+# Events from outside, such as webhooks and schedules, as items of a session. Pure.
+
+
+def event_id(command: Command[Any]) -> str:
+    """The id of the event's item; the same for a repeated command."""
+    return derived_uuid7(0, command.key, command.id, "event")
+
+
+def queue_event(
+    decider: PeersDecider, state: SessionPeers, command: Command[Any], event: PublishEvent
+) -> Sequence[Fact]:
+    """The event is classified, and waits in the queue."""
+    if is_full(state):
+        raise Refused("PEER_QUEUE_FULL", f"the queue of {command.key} is full")
+    params = {"source_name": event.source}
+    (fact,) = decider.decide_input(state, command.key, "classify_plain_event", params)
+    return (replace(fact, item_id=event_id(command), body=event.body),)

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from rookery.ops.cli.access.login_callback import LoginCallback
+from rookery.ops.cli.commands.leases import LoginCallback
 from rookery.schemas.errors import Refused
 
 
