@@ -16,6 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.keys.json_signatures import json_key_of, key_of_file, verify_json_signature
+from rookery.actors.peers.agents import AgentClient
 from rookery.actors.peers.agents.agent_cards import (
     RemoteCard,
     card_fault,
@@ -251,3 +252,8 @@ def test_an_agent_is_named_by_its_address_or_that_of_its_card():
 def test_a_pairing_without_an_agent_has_the_bytes_it_always_had():
     pairing = Pairing(alias="west", key="0" * 64)
     assert canonical_json(pairing) == canonical_json({"alias": "west", "key": "0" * 64})
+
+
+def test_a_setting_that_is_no_network_is_named():
+    with pytest.raises(Refused, match=r"peers\.networks"):
+        AgentClient(["10.1.0.0/33"])
