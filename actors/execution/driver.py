@@ -55,6 +55,7 @@ __all__ = [
     "RunInput",
     "RunProvisioner",
     "SandboxDriver",
+    "StartJob",
     "Step",
     "SyncCall",
     "TurnInputs",
@@ -124,6 +125,13 @@ class AskModel(NamedTuple):
         return asked
 
 
+class StartJob(NamedTuple):
+    """The provider of the model works on the answer as a job: the driver continues without outcomes
+    as soon as this is recorded."""
+
+    started: model.JobStarted
+
+
 class AwaitModel(NamedTuple):
     """The model cannot be asked now. The driver continues without outcomes: after the delay, or, if
     that is long or not known, once the run is no longer parked."""
@@ -140,6 +148,8 @@ class AwaitModel(NamedTuple):
     until_ms: int | UnsetType = UNSET
     """When the delay is over."""
     lease: str | UnsetType = UNSET
+    question: model.Requested | None = None
+    """Whose answer is fetched then, if a job of its provider works on it."""
     """The key of the lease that the model needs."""
 
 
@@ -165,7 +175,7 @@ class Finished(NamedTuple):
     """The result of the program, if a hook leaves it to the record alone."""
 
 
-Step = CallsRequested | AskModel | AwaitModel | TurnInputs | Finished
+Step = CallsRequested | AskModel | StartJob | AwaitModel | TurnInputs | Finished
 
 
 class Driver(Protocol):

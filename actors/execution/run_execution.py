@@ -18,6 +18,7 @@ from rookery.actors.execution.driver import (
     Driver,
     Finished,
     RunInput,
+    StartJob,
     Step,
     TurnInputs,
 )
@@ -43,6 +44,7 @@ from rookery.actors.sandbox import ToolResult
 from rookery.bus.ports import Blobs, wait_first
 from rookery.schemas.agents import RUN_CODE, ModelUsage
 from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.facts.model import Requested
 from rookery.schemas.run import Diagnostic, ErrorObject, RunRequest, RunResult, RunStatus, Severity
 
 if TYPE_CHECKING:
@@ -254,7 +256,9 @@ class RunExecution:
             answers, _ = await self._programs.beside(self._calls.wait(numbers, None, whole=True))
         return await self._driver.resume_parked(run_input, answers, self._sync_calls.make)
 
-    async def _next(self, step: CallsRequested | AskModel | AwaitModel | TurnInputs) -> Step:
+    async def _next(
+        self, step: CallsRequested | AskModel | StartJob | AwaitModel | TurnInputs
+    ) -> Step:
         if self._sync_calls.error is not None:
             raise self._sync_calls.error
         if isinstance(step, TurnInputs):
@@ -262,6 +266,9 @@ class RunExecution:
             return await self._driver.next_step({})
         if isinstance(step, AskModel):
             return await self._ask_model(step)
+        if isinstance(step, StartJob):
+            await self._recorder.record((), questions=(step.started,))
+            return await self._driver.next_step({})
         answers: dict[int, ToolResult] = {}
         advance_ms = 0
         try:
@@ -272,15 +279,21 @@ class RunExecution:
         except TimeoutError:
             late = await self._driver.next_step({}, self._limit_ms + 1)
             return late if isinstance(late, Finished) else await self._wall_timeout()
+        if isinstance(step, AwaitModel) and step.question is not None:
+            return await self._continue_answered(step.question)
         return await self._driver.next_step(answers, advance_ms)
 
     async def _ask_model(self, step: AskModel) -> Step:
         """Record the question, and go on from the answer."""
         await self._hooks.before_question(step)
         await self._recorder.record(step.inputs, answers=step.answers, questions=step.questions)
+        return await self._continue_answered(step.question)
+
+    async def _continue_answered(self, question: Requested) -> Step:
+        """The step that follows from the answer to a question, once its hooks have judged it."""
         following = await self._driver.next_step({})
-        if not isinstance(following, TurnInputs):
-            await self._hooks.after_answer(step.question, following.answers)
+        if not isinstance(following, TurnInputs | StartJob):
+            await self._hooks.after_answer(question, following.answers)
         return following
 
     async def _request(self, step: CallsRequested) -> tuple[dict[int, ToolResult], int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import UNSET
 
@@ -26,6 +26,7 @@ from rookery.actors.execution.driver import (
     CallsRequested,
     Finished,
     RunInput,
+    StartJob,
     Step,
     SyncCall,
 )
@@ -53,7 +54,7 @@ from rookery.actors.execution.models.model_failures import (
     plan_retry,
     recoverable_input,
 )
-from rookery.actors.execution.models.model_record import ModelRecord, program_call
+from rookery.actors.execution.models.model_record import ModelRecord, NextAttempt, program_call
 from rookery.actors.execution.models.model_routes import ModelRoutes
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import ToolResult
@@ -80,19 +81,6 @@ RENEWED_KEYS_MAX: Final = 8
 """A lease that has a fresh key after every refusal is left after so many attempts."""
 IN_VAIN_MAX: Final = 3
 """Answers in a row that want calls of which none can be made, or that say nothing."""
-
-
-class NextAttempt(NamedTuple):
-    """A question that is to be asked."""
-
-    step: int
-    attempt: int
-    repeats: int = 0
-    """The attempt whose answer was lost."""
-    advance: bool = False
-    """To the next model of the route."""
-    compacts: bool = False
-    """For a summary of older messages."""
 
 
 class ModelDriver:
@@ -223,9 +211,7 @@ class ModelDriver:
         if refusal is not None:
             return limit_end(self._given.run_id, self._conversation, refusal, answers, inputs)
         self._asked_at_ms = self._services.now_ms()
-        self._question = self._record.ask(
-            chosen, asked.step, asked.attempt, asked.repeats, compacts=asked.compacts
-        )
+        self._question = self._record.ask(chosen, asked)
         return AskModel((*messages, self._question), answers, inputs)
 
     async def _ask_now(self, question: model.Requested) -> Step:
@@ -251,19 +237,23 @@ class ModelDriver:
 
     # --- jobs of providers ------------------------------------------------------------------------
 
-    def _await_job(self, question: model.Requested, job: str = "") -> AskModel | AwaitModel:
+    def _await_job(self, question: model.Requested, job: str = "") -> StartJob | AwaitModel:
         """Record the provider's job, then wait until it is fetched again."""
         if job and not self._conversation.run.job:
             self._question = question
-            return AskModel((self._record.start_job(question, job),))
-        self._is_waiting = True
+            return StartJob(self._record.start_job(question, job))
         waited_ms = self._services.now_ms() - (question.at_ms or self._asked_at_ms)
         delay_s = min(JOB_POLL_S_MAX, max(JOB_POLL_S, waited_ms / 2_000))
+        return self._fetch_job(question, delay_s)
+
+    def _fetch_job(self, question: model.Requested, delay_s: float = 0) -> AwaitModel:
+        self._is_waiting = True
         return AwaitModel(
             WAITING_FOR_MODEL,
             self._record.operation_of(question.step, question.attempt),
             delay_s=delay_s,
             until_ms=self._services.now_ms() + round(delay_s * 1_000),
+            question=question,
         )
 
     def _is_job_fetched_again(self, question: model.Requested, end: AttemptEnd) -> bool:
@@ -272,7 +262,8 @@ class ModelDriver:
         if not self._conversation.run.job or end.failure is None:
             return False
         self._failed_polls += 1
-        may_pass = is_retryable(question, end.failure) and end.failure.code != TIMEOUT_WALL
+        may_pass = is_retryable(question, end.failure) or end.failure.is_renewed
+        may_pass = may_pass and end.failure.code != TIMEOUT_WALL
         return may_pass and self._failed_polls <= JOB_FAILURES_MAX
 
     # --- without an answer ------------------------------------------------------------------------
@@ -280,7 +271,7 @@ class ModelDriver:
     async def _continue_question(self, question: model.Requested) -> Step:
         """Go on from a question without an end on record: a job may have the answer."""
         if self._conversation.run.job:
-            return await self._ask_now(question)
+            return self._fetch_job(question)
         return await self._ask_lost(question)
 
     async def _ask_lost(self, question: model.Requested) -> Step:

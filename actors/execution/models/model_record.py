@@ -7,6 +7,7 @@ node reads from the journal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -55,7 +56,20 @@ from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.machines.turn import LlmRetryPlan
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["ModelRecord", "program_call"]
+__all__ = ["ModelRecord", "NextAttempt", "program_call"]
+
+
+class NextAttempt(NamedTuple):
+    """A question that is to be asked."""
+
+    step: int
+    attempt: int
+    repeats: int = 0
+    """The attempt whose answer was lost."""
+    advance: bool = False
+    """To the next model of the route."""
+    compacts: bool = False
+    """For a summary of older messages."""
 
 
 class ModelRecord:
@@ -104,28 +118,19 @@ class ModelRecord:
         self._conversation.add(stored)
         return added
 
-    def ask(
-        self,
-        chosen: ChosenModel,
-        step: int,
-        attempt: int,
-        repeats: int = 0,
-        *,
-        compacts: bool = False,
-    ) -> model.Requested:
-        """A question; ``repeats``: the attempt whose answer was lost. ``compacts``: for a summary
-        of older messages."""
+    def ask(self, chosen: ChosenModel, asked: NextAttempt) -> model.Requested:
+        """A question to this model."""
         environment, conversation = self._environment, self._conversation
         conversation.close_calls()
         known = self._services.models.get(chosen.alias)
-        purpose = self._purpose(step, compacts=compacts)
+        purpose = self._purpose(asked.step, compacts=asked.compacts)
         messages, head = len(conversation.messages), conversation.head
         if purpose is ModelPurpose.COMPACTION:
-            messages, head = 1, chain(NO_MESSAGES, encode_json(self._summary_question(step)))
+            messages, head = 1, chain(NO_MESSAGES, encode_json(self._summary_question(asked.step)))
         question = model.Requested(
             run=self._given.run_id,
-            step=step,
-            attempt=attempt,
+            step=asked.step,
+            attempt=asked.attempt,
             purpose=purpose,
             model=chosen.alias,
             provider=known.provider,
@@ -134,7 +139,7 @@ class ModelRecord:
             head=chain(head, environment.instructions.encode()),
             tools_digest=digest_json(self.tools_for(purpose)),
             settings_digest=digest_json(environment.settings),
-            repeats=repeats or UNSET,
+            repeats=asked.repeats or UNSET,
             estimate=self.estimate(chosen),
             route_index=chosen.place or UNSET,
             topology_epoch=chosen.epoch or UNSET,
