@@ -205,9 +205,9 @@ def test_after_three_lost_answers_an_operator_may_end_the_run():
 
 def test_healthy_steps_are_never_given_up_however_often_the_node_dies():
     """Each loss is repaired by the next answer: what counts is work without progress."""
-    steps, deaths = 60, 20
+    steps, deaths = 200, 50
     with AgentWorld(*[wants(call("fetch", a=n)) for n in range(1, steps)], says("done")) as world:
-        world.is_silent = lambda one: one.step % 3 == 0 and one.attempt == 1
+        world.is_silent = lambda one: one.step % 4 == 0 and one.attempt == 1
         world.begin()
         world.prompt(limits={"turns": steps})
         for number in range(deaths):
