@@ -10,6 +10,7 @@ from typing import Any
 from rookery.actors.projections.checkpoint import Checkpoints
 from rookery.actors.projections.lists.approvals import ApprovalProjection
 from rookery.actors.projections.lists.hooks import HookProjection
+from rookery.actors.projections.lists.model_usage import UsageProjection
 from rookery.actors.projections.lists.runs import RunProjection
 from rookery.actors.projections.lists.sessions import SessionProjection
 from rookery.actors.projections.projector import FINAL_LAG_MESSAGES
@@ -73,6 +74,7 @@ async def forget_runs(bus: JetStreamBus) -> None:
         SessionProjection(),
         ApprovalProjection(),
         HookProjection(),
+        UsageProjection(),
         SkippedMessages(),
     ]
     draft = await checkpoints.prepare(nothing, standing.head.place, standing)
