@@ -85,6 +85,10 @@ class FiberCall:
             byref(self.error),
         )
         self._future: Any = None
+        # Without the bindings' functions around these: a short run makes five calls on fibers.
+        self._begin = ffi.dll.wasmtime_func_call_async
+        self._poll = ffi.dll.wasmtime_call_future_poll
+        self._delete = ffi.dll.wasmtime_call_future_delete
 
     @property
     def result(self) -> int:
@@ -93,20 +97,17 @@ class FiberCall:
     def begin(self, arguments: tuple[int, ...]) -> None:
         for place, argument in enumerate(arguments):
             self._arguments[place].of.i32 = argument  # An ``i32`` is the kind 0.
-        self._future = ffi.wasmtime_func_call_async(*self._given)
+        self._future = self._begin(*self._given)
 
     def proceed(self) -> bool:
         """Execute until the call ends, which is true, or is suspended."""
-        ended = bool(ffi.wasmtime_call_future_poll(self._future))
-        if ended:
-            self.drop()
-        return ended
+        return bool(self._poll(self._future))
 
     def drop(self) -> None:
         """Free the fiber. The store of a call that has not ended is unusable after that."""
         future, self._future = self._future, None
         if future is not None:
-            ffi.wasmtime_call_future_delete(future)
+            self._delete(future)
 
 
 class PendingHostCall:

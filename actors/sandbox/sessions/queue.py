@@ -151,7 +151,8 @@ class SessionQueues:
             queue.waiting.append(job)
             started = self._next_job(queue)
         if started is not None:
-            self._on_start()
+            if home is not None:
+                self._on_start()
             self._continue(started)
         return job.future
 

@@ -139,15 +139,17 @@ class GuestSession:
 
         def synchronous_call(*args: Any, **kwargs: Any) -> Any:
             arguments = to_host_json({"args": args, "kwargs": kwargs})
-            self.calls_made += name not in discovery.NAMES
-            value = call_host(name, arguments)
-            return (
-                discovery.policy(value, call_host(discovery.LIMITS, NO_ARGUMENTS))
-                if name == discovery.POLICY
-                else value
-            )
+            self.calls_made += 1
+            return call_host(name, arguments)
 
-        tool: Any = awaited_call if awaited else synchronous_call
+        def discovering_call(*args: Any, **kwargs: Any) -> Any:
+            value = call_host(name, to_host_json({"args": args, "kwargs": kwargs}))
+            if name == discovery.POLICY:
+                return discovery.policy(value, call_host(discovery.LIMITS, NO_ARGUMENTS))
+            return value
+
+        discovers = name in discovery.NAMES
+        tool: Any = awaited_call if awaited else discovering_call if discovers else synchronous_call
         tool.__name__ = tool.__qualname__ = name
         return cast("Callable[..., Any]", tool)
 
@@ -198,8 +200,10 @@ LOOP_FRAMES = 4
 def call_host(name: str, arguments: str) -> Any:
     """Make a synchronous call; raise the error that the host replies with. The call may take long,
     so what was printed before it is sent first."""
-    STDOUT.flush()
-    STDERR.flush()
+    if STDOUT.buffered:
+        STDOUT.flush()
+    if STDERR.buffered:
+        STDERR.flush()
     reply, _ = decode(wit_world.call_tool(name, arguments))
     if "error" in reply:
         raise tool_error(reply["error"])

@@ -40,7 +40,8 @@ class Stream(io.TextIOBase):
     def __init__(self, number: int) -> None:
         super().__init__()
         self._number = number
-        self._buffered: list[str] = []
+        self.buffered: list[str] = []
+        """What is still to be sent."""
         self._buffered_chars = 0
         self._wanted = True
         self.buffer = _Bytes(self)
@@ -66,14 +67,14 @@ class Stream(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if self._wanted and text:
-            self._buffered.append(text)
+            self.buffered.append(text)
             self._buffered_chars += len(text)
             if "\n" in text or self._buffered_chars > _PIECE_CHARS:
                 self.flush()
         return len(text)
 
     def flush(self) -> None:
-        text = "".join(self._buffered)
+        text = "".join(self.buffered)
         self.clear()
         if text and self._wanted:
             if not text.isascii():  # Lone surrogates have no UTF-8, and would end the guest.
@@ -81,7 +82,7 @@ class Stream(io.TextIOBase):
             self._wanted = emit(self._number, text)
 
     def clear(self) -> None:
-        self._buffered.clear()
+        self.buffered.clear()
         self._buffered_chars = 0
 
     def begin(self) -> None:
