@@ -7,7 +7,6 @@ a tool worker if one is wanted, have tools that write down what they do.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import time
@@ -201,8 +200,13 @@ class CutRealm:
         """Returns when all of the far node's threads have stopped: before that, one of them could
         still begin a call."""
         self.far.signal(signal.SIGSTOP)
-        os.waitpid(self.far.process.pid, os.WUNTRACED)
+        while not all(_is_stopped(task) for task in self._far_threads.iterdir()):
+            time.sleep(0.005)
         self._paused = True
+
+    @property
+    def _far_threads(self) -> Path:
+        return Path(f"/proc/{self.far.process.pid}/task")
 
     def shift_clock(self, seconds: int) -> None:
         """The far node's wall clock is so much ahead of the others'. All at once, for a file that
@@ -220,6 +224,13 @@ class CutRealm:
             await asyncio.sleep(WAKES_S)
         self.line.release()
         self.line.passed.clear()
+
+
+def _is_stopped(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return True  # It has ended.
 
 
 def _started(node: NodeProcess) -> None:
