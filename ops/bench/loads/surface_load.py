@@ -73,8 +73,8 @@ async def mcp_calls(connection: Connection, task: Task) -> LoadResult:
     ):
         programs = _Programs(client, task)
         start_s = perf_counter()
-        for _ in range(task.count + _WARM):
-            if perf_counter() - start_s > task.seconds_max / 2:
+        for done in range(task.count + _WARM):
+            if done > _WARM and perf_counter() - start_s > task.seconds_max:
                 break
             by_sdk = await _used_alone(alone)
             plain = await programs.used(_WITHOUT_CALL)
