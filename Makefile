@@ -72,6 +72,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.chaos.mixed_faults
 	@echo "== programs that call tools, their node killed at every failpoint"
 	@$(BIN)/python -m tests.chaos.run_kills
+	@echo "== parents and children on two nodes, one of them killed at every failpoint"
+	@$(BIN)/python -m tests.chaos.child_kills
 	@echo "== random rules, beside the parser that the present one replaced"
 	@$(BIN)/python -m tests.policy.rule_campaign
 	@echo "== a lease whose owner dies at every failpoint, on one, two and three nodes"

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel import Effect
-from rookery.schemas.agents import ModelUsage
+from rookery.schemas.agents import ModelUsage, ParentRun
 from rookery.schemas.calls import (
     ApprovalPolicy,
     ApprovalTerms,
@@ -50,6 +50,7 @@ __all__ = [
     "RecordedApprovalQuery",
     "RecordedApprovalView",
     "ReportBrokenHistory",
+    "ReportChildEnded",
     "ReportItemHandled",
     "RequestApproval",
     "RunEndRecorded",
@@ -270,7 +271,9 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     steps_before: int = 0
     """The recorded steps of its first execution then."""
     model_usage: ModelUsage | UnsetType = UNSET
-    """What the session's runs have used of models."""
+    """What the session's runs have used of models, and their children."""
+    child_usage: ModelUsage | UnsetType = UNSET
+    """What the children of this run have used."""
     baseline: str = ""
     """The model that was set for the session."""
     topology_epoch: int = 0
@@ -407,6 +410,19 @@ class ReportItemHandled(Effect, frozen=True, kw_only=True):
     result: RunResult
     result_blob: str = ""
     """The whole result in the blob store, if it is large."""
+
+
+class ReportChildEnded(Effect, frozen=True, kw_only=True):
+    """The run of a child has ended: end the call of its parent that waits for it."""
+
+    session: str
+    run_id: str
+    parent: ParentRun
+    result: RunResult
+    result_blob: str = ""
+    """The whole result in the blob store, if it is large."""
+    usage: ModelUsage = ModelUsage()
+    """Of the run and of its own children."""
 
 
 class HandlerEnded(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from rookery.actors.sandbox import Sandbox
 from rookery.actors.session_snapshots import SnapshotsDecider
 from rookery.actors.surfaces import SurfacesDecider
 from rookery.actors.tools import ToolRegistry
+from rookery.actors.tools.agents import ChildExecutor
 from rookery.actors.tools.attempts import CallExecutor, CallNotifier, WaitExecutor
 from rookery.actors.tools.calls import CallRules
 from rookery.actors.tools.catalogue import CatalogueTool
@@ -289,7 +290,10 @@ class RunServices:
             can_continue=runner.can_continue,
             resume_in_turn=runner.resumptions.admit,
         )
-        found = [one.handlers for one in (calls, waits, approvals, execution)]
+        children = ChildExecutor(
+            timers=self._bus.timers, blobs=self._bus.blobs, now_ms=now_ms, failpoints=failpoints
+        )
+        found = [one.handlers for one in (calls, waits, children, approvals, execution)]
         found.append(self.leases.node.handlers(ask, failpoints))
         found.append(self.peers.handlers(ask, failpoints, self.leases.node))
         found.append(

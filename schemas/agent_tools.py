@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,7 +11,11 @@ from rookery.schemas.agents import AgentLimits, ModelSettings, ToolMode
 from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import RunRequest
 
-__all__ = ["AgentList", "AgentView", "AgentsQuery", "RunChild"]
+__all__ = ["DETACH", "AgentList", "AgentView", "AgentsQuery", "RunChild"]
+
+
+DETACH: Final = "detach"
+"""The argument of an agent as a tool by which its caller does not wait."""
 
 
 class AgentsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -426,6 +426,16 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         fields = self.__struct_fields__
         return ModelUsage(**{name: getattr(self, name) + getattr(other, name) for name in fields})
 
+    @property
+    def tokens(self) -> int:
+        """Of questions and answers, and of those that may be paid."""
+        return self.input_tokens + self.output_tokens + self.maybe_paid_tokens
+
+    @property
+    def micro_usd(self) -> int:
+        """What all of it costs at most."""
+        return self.cost_micro_usd + self.maybe_paid_micro_usd
+
     def minus(self, part: ModelUsage) -> ModelUsage:
         """This without a part of it."""
         fields = self.__struct_fields__

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from rookery.schemas.agent_tools import AgentsQuery
-from rookery.schemas.agents import MESSAGE_BYTES_MAX
+from rookery.schemas.agent_tools import AgentsQuery, RunChild
+from rookery.schemas.agents import MESSAGE_BYTES_MAX, ModelUsage
 from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
@@ -153,6 +153,8 @@ class WaitEnded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The outcome of the call; one that waits for a credential has none yet, and is made now."""
     waits_for: str = ""
     """What the call waits for instead from now on; empty if its wait ends."""
+    usage: ModelUsage | UnsetType = UNSET
+    """Of the run of an agent that the call has waited for."""
 
 
 class LeaseDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -372,6 +374,8 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     run_id: str | None = None
     """Only this run."""
+    parent: str | None = None
+    """Only the children of this run."""
     session: str | None = None
     status: RunState | None = None
     language: Language | None = None
@@ -417,6 +421,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "grants": RevokeGrant,
     "approval_due": ApprovalDue,
     "wait_ended": WaitEnded,
+    "child": RunChild,
     "lease_due": LeaseDue,
     "lease_wait": LeaseWait,
     "lease_rejected": LeaseRejected,
@@ -551,6 +556,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
     Audience.NODE: (
         "approval_due",
         "wait_ended",
+        "child",
         "lease_due",
         "lease_wait",
         "lease_rejected",

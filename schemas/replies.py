@@ -137,6 +137,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: RunWait | None = None
     position: str
     """``<sequence>.<n>`` of the run's first fact; newer runs have higher positions."""
+    agent: str | UnsetType = UNSET
+    """The agent that it runs."""
+    parent_run_id: str | UnsetType = UNSET
+    """The run that has called the agent."""
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
@@ -436,6 +440,7 @@ REPLIES: dict[str, Any] = {
     "grants": GrantReceipt,
     "approval_due": DecisionReceipt,
     "wait_ended": CallReceipt,
+    "child": SessionView,
     "lease_due": LeaseView,
     "lease_wait": LeaseView,
     "lease_rejected": LeaseView,

@@ -22,6 +22,8 @@ from rookery.actors.admission.state import NO_TURN, Admission, EndedInput, Obser
 from rookery.actors.kernel.machines import RejectionKind, TransitionRejected, reserved_for_run
 from rookery.actors.messages import CancelHandler, ReportBrokenHistory
 from rookery.actors.protection.checks import check_count, check_rights
+from rookery.schemas.agent_tools import RunChild
+from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Fact, FactClasses, InputSource, Mode
 from rookery.schemas.errors import Refused
@@ -40,6 +42,7 @@ __all__ = [
     "AdmissionQuotas",
     "TurnEnd",
     "accept",
+    "accept_child",
     "accept_item",
     "cancel",
     "cancel_handler",
@@ -57,6 +60,7 @@ __all__ = [
 TurnEnd = Completed | Failed | Cancelled
 
 DEFAULT_SESSION = RunRequest().session_id
+NOT_AWAITED = "the run that has called the agent waits no longer"
 
 
 class AdmissionQuotas(NamedTuple):
@@ -103,12 +107,55 @@ def accept_item(
         inputs={"item": fact.item},
         timeout_ms=responder.wall_ms or None,
     )
+    if responder.agent:
+        params = fact.item.get("params")
+        request = replace(
+            request,
+            agent=responder.agent,
+            inputs=params if isinstance(params, dict) else {},
+            prompt=encode_json(fact.item).decode(),
+        )
     builder = AdmissionFacts(state, command, now_ms)
     builder.open()
     is_event = fact.item.get("kind") == ItemKind.EVENT
     source = InputSource.WEBHOOK if is_event else InputSource.RPC
     builder.accept(replace(command, input_source=source), request, item_id=fact.item_id)
     return builder.finish()
+
+
+def accept_child(
+    state: Admission, command: Command[Any], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """Accept the run of an agent that another run has called, or end it. The session is made for
+    it, so it is accepted once, however often the command comes; if it was withdrawn before, it is
+    on record and never begins. No quota counts it, as its parent waits for it: the depth and the
+    number of children are limited."""
+    child: RunChild = command.body
+    if state.meta.created_at:
+        return _cancel_child(state, command, now_ms) if child.withdrawn else []
+    builder = AdmissionFacts(state, command, now_ms)
+    builder.open()
+    builder.narrow_rights(child.rights, child.descends_from)
+    builder.accept(command, with_session_id(command.key, child.request))
+    if child.withdrawn:
+        (pending,) = builder.state.queue
+        run, input_id = pending.run_id, pending.input_id
+        builder.add(facts.InputCancelled(run=run, input_id=input_id, reason=NOT_AWAITED))
+    return builder.finish()
+
+
+def _cancel_child(state: Admission, command: Command[Any], now_ms: int) -> list[facts.SessionFact]:
+    """End the run of the call, unless it has ended."""
+    withdrawn = command.body.request.parent
+    unfinished = state.queue if state.current is None else (state.current, *state.queue)
+    for found in unfinished:
+        parent = found.parent
+        if parent is UNSET or withdrawn is UNSET:
+            continue
+        if parent.operation_id == withdrawn.operation_id:
+            body = Cancel(run_id=found.run_id, now=True, reason=NOT_AWAITED)
+            return cancel(state, replace(command, body=body), now_ms=now_ms)
+    return []
 
 
 def cancel_handler(

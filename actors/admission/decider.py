@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rookery.actors.admission.commands import (
     AdmissionQuotas,
     accept,
+    accept_child,
     accept_item,
     cancel,
     cancel_handler,
@@ -50,6 +51,7 @@ from rookery.actors.messages import (
     RunEndRecorded,
 )
 from rookery.actors.protection.checks import check_rights
+from rookery.schemas.agent_tools import RunChild
 from rookery.schemas.agents import ImmediateMessage, MessageRole
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
@@ -104,13 +106,28 @@ _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
     RecordRunEnd: _leave_to_reaction,
     SessionQuery: _require_known,
     ItemAssigned: accept_item,
+    RunChild: accept_child,
     CancelHandler: cancel_handler,
 }
 """Rules that need only the session's state."""
 
-_READS_FIRST = frozenset((Cancel, RecordRunEnd, HandleInput, ReportBrokenHistory, SessionQuery))
+_READS_FIRST = frozenset(
+    (Cancel, RunChild, RecordRunEnd, HandleInput, ReportBrokenHistory, SessionQuery)
+)
 """Commands that may depend on facts not yet delivered here."""
-VERBS = ("run", "append", "context", "create", "limits", "cancel", "admission", "session")
+VERBS = (
+    "run",
+    "append",
+    "context",
+    "child",
+    "create",
+    "limits",
+    "cancel",
+    "admission",
+    "session",
+)
+TIMER_IDS = "timer/"
+"""The id of a timer's command begins with this; that of a client's cannot."""
 FENCED = frozenset({facts.Retired, facts.Destroyed, facts.Reset})
 """Facts that close a session; committed only while no family of it has unseen facts."""
 END_HOLD_S = 0.02
@@ -179,7 +196,7 @@ class AdmissionDecider(Decider):
                     return ReadScope.ALL
             case RecordRunEnd(run_id=run_id):
                 found = state.input_of_run(run_id)
-            case HandleInput(input="Destroy") | ReportBrokenHistory():
+            case HandleInput(input="Destroy") | ReportBrokenHistory() | RunChild(withdrawn=True):
                 found = state.current
             case SessionQuery() if not state.is_open:
                 return ReadScope.OTHERS
@@ -209,6 +226,8 @@ class AdmissionDecider(Decider):
                     state, with_session_id(command.key, request), repeated=command.is_duplicate
                 )
                 return self._accept(state, command, now_ms)
+            case AppendMessage() if command.id.startswith(TIMER_IDS) and not state.is_open:
+                return ()  # A detached child has ended later than the session of its parent.
             case AppendMessage() | SetContext() as body:
                 run = replace(command, body=self._message(body))
                 return self._accept(state, run, now_ms)

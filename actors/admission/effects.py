@@ -12,7 +12,8 @@ from msgspec import UNSET
 from rookery.actors.admission.evolve import ENDED_STATES
 from rookery.actors.admission.state import Admission, EndedInput
 from rookery.actors.kernel import Effect
-from rookery.actors.messages import ReportItemHandled
+from rookery.actors.messages import ReportChildEnded, ReportItemHandled
+from rookery.schemas.agents import ParentRun
 from rookery.schemas.facts import session as facts
 from rookery.schemas.replies import RunReceipt
 from rookery.schemas.run import ErrorObject, RunResult, RunStatus
@@ -47,6 +48,8 @@ def effects(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
     if ended is None:
         return ()
     subjects = ended.reply_to
+    if ended.parent is not UNSET and not ended.at_sequence:
+        return (_report_unstarted_child(state, ended, ended.parent),)
     if ended.item_id and not ended.at_sequence and not isinstance(fact, facts.ReplyRequested):
         return (_report_unstarted(state, ended),)
     if isinstance(fact, facts.ReplyRequested):
@@ -64,6 +67,18 @@ def _report_unstarted(state: Admission, ended: EndedInput) -> Effect:
         session=state.meta.id,
         run_id=ended.run_id,
         item_id=ended.item_id,
+        result=RunResult.failed(RunStatus.CANCELLED, error),
+    )
+
+
+def _report_unstarted_child(state: Admission, ended: EndedInput, parent: ParentRun) -> Effect:
+    """The end of a child whose run has no result of its own."""
+    error = ended.error or ErrorObject(code="CANCELLED", message=f"the run was {ended.state}")
+    return ReportChildEnded(
+        key=f"child/{ended.run_id}",
+        session=state.meta.id,
+        run_id=ended.run_id,
+        parent=parent,
         result=RunResult.failed(RunStatus.CANCELLED, error),
     )
 

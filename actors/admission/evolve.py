@@ -75,6 +75,7 @@ def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
         waking=urgent or fact.wake_if_idle,
         reply_to=() if fact.reply_to is UNSET else (fact.reply_to,),
         item_id=fact.item_id or "",
+        parent=UNSET if fact.request is UNSET else fact.request.parent,
     )
     queue = state.queue
     if (earlier := _find_queued(queue, fact.input_id)) is not None:
@@ -135,6 +136,7 @@ def _end(
         reply_to=pending.reply_to,
         at_sequence=_sequence(fact),
         item_id=pending.item_id,
+        parent=pending.parent,
     )
     ended_inputs = state.ended.add(ended)
     if pending is state.current:

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import msgspec
 from immutables import Map
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines import DESTROYED, INITIALIZING, SessionHost
+from rookery.schemas.agents import ParentRun
 from rookery.schemas.envelope import DEFAULT_CLASSES, FactClasses
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind
@@ -136,6 +137,8 @@ class PendingInput(msgspec.Struct, frozen=True, kw_only=True):
     """Reply subjects for the input's end."""
     item_id: str = ""
     """The item of a peer that its run handles."""
+    parent: ParentRun | UnsetType = UNSET
+    """The call of another run that its run answers."""
 
 
 class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +155,8 @@ class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
     """Sequence of the turn's last fact, which has the result; 0 if no node executed the run."""
     item_id: str = ""
     """The item of a peer that its run handled."""
+    parent: ParentRun | UnsetType = UNSET
+    """The call of another run that its run answered."""
 
 
 _NONE: Final[Map[Any, Any]] = Map()

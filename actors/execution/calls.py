@@ -27,6 +27,7 @@ from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import (
+    WAITING_FOR_AGENT,
     WAITING_FOR_LEASE,
     WAITING_FOR_PEER,
     WAITING_FOR_TASK,
@@ -58,7 +59,15 @@ class CallNotifierPort(Protocol):
         """Cancel all calls of a run."""
 
 
-_SOON = frozenset({WAITING_FOR_TIMER, WAITING_FOR_LEASE, WAITING_FOR_TASK, WAITING_FOR_PEER})
+_SOON = frozenset(
+    {
+        WAITING_FOR_TIMER,
+        WAITING_FOR_LEASE,
+        WAITING_FOR_TASK,
+        WAITING_FOR_PEER,
+        WAITING_FOR_AGENT,
+    }
+)
 """Waits that may end within a second, and need no person."""
 
 

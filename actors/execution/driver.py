@@ -89,7 +89,9 @@ class RunInput(NamedTuple):
     baseline: tuple[str, int] = ("", 0)
     """The model that is set for the session, and its epoch, as they were before the first step."""
     session_usage: ModelUsage = ModelUsage()
-    """What the session's runs have used of models so far, this one too."""
+    """What the session's runs have used of models so far, this one and their children too."""
+    child_usage: ModelUsage = ModelUsage()
+    """What the children of this run have used."""
 
 
 class CallsRequested(NamedTuple):

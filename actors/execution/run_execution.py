@@ -201,7 +201,7 @@ class RunExecution:
             (),
             self._output.add,
             (view.baseline, view.topology_epoch),
-            view.model_usage or ModelUsage(),
+            *(one or ModelUsage() for one in (view.model_usage, view.child_usage)),
         )
         if view.snapshot_blob and view.calls:
             await self._memory.restore_parked(session, view, tools)

@@ -131,6 +131,10 @@ class RunRecord(Struct, gc=False, array_like=True):
     """The credential that sent it, or ``unsigned``; empty in facts of older nodes."""
     input_source: str = ""
     """Empty in facts of older nodes."""
+    agent: str = ""
+    """The agent that its request names."""
+    parent: str = ""
+    """The run that has called the agent."""
 
     @property
     def order(self) -> RunPosition:
@@ -152,6 +156,7 @@ class RunPageIndex(Struct, frozen=True, array_like=True):
     runs: bytes
     """A mark of four bytes for each run id; different ids may have the same mark."""
     sessions: bytes
+    parents: bytes = b""
 
     def may_match(self, query: RunsQuery, before: RunPosition | None) -> bool:
         """Whether the page may have runs that a list shows."""
@@ -166,6 +171,7 @@ class RunPageIndex(Struct, frozen=True, array_like=True):
                 for status, language, source in self.kinds
             )
             and (query.session is None or _has_mark(self.sessions, query.session))
+            and (query.parent is None or _has_mark(self.parents, query.parent))
         )
 
 
@@ -186,6 +192,7 @@ def make_run_page(runs: Sequence[RunRecord]) -> RunPage:
         kinds=tuple(kinds),
         runs=_marks(run.run_id for run in runs),
         sessions=_marks({run.session: None for run in runs}),
+        parents=_marks({run.parent: None for run in runs if run.parent}),
     )
     return make_page(_encode(runs), index)
 
@@ -236,6 +243,7 @@ async def newest_runs(
 def _matches(run: RunRecord, query: RunsQuery) -> bool:
     return (
         (query.session is None or run.session == query.session)
+        and (query.parent is None or run.parent == query.parent)
         and (query.status is None or run.status is query.status)
         and (query.language is None or run.language is query.language)
         and (query.input_source is None or run.input_source == query.input_source)

@@ -16,8 +16,10 @@ from rookery.actors.kernel import Effect
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.attempts.call_slots import CallAttempt
 from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
+from rookery.schemas.agent_tools import RunChild
 from rookery.schemas.calls import (
     LEASE_WAITS,
+    WAITING_FOR_AGENT,
     WAITING_FOR_APPROVAL,
     WAITING_FOR_PEER,
     WAITING_FOR_TASK,
@@ -30,11 +32,13 @@ __all__ = [
     "ArmCallTimer",
     "AskApproval",
     "AttemptLost",
+    "AwaitChild",
     "AwaitCredential",
     "AwaitPeer",
     "BeginCall",
     "CancelApproval",
     "CancelCallTimer",
+    "CancelChild",
     "CancelCredentialWait",
     "CancelPeerWait",
     "ExecuteCall",
@@ -117,6 +121,22 @@ class CancelPeerWait(Effect, frozen=True, kw_only=True):
 
     session: str
     operation_id: str
+
+
+class AwaitChild(Effect, frozen=True, kw_only=True):
+    """Let a session of its own run the agent that the call names."""
+
+    session: str
+    call: ToolCall
+    child: RunChild | UnsetType = UNSET
+    """Unset if this node has not the agent."""
+
+
+class CancelChild(Effect, frozen=True, kw_only=True):
+    """End the run of the agent that a call which was withdrawn has waited for."""
+
+    session: str
+    call: ToolCall
 
 
 class ExecuteCall(Effect, frozen=True, kw_only=True):
@@ -209,6 +229,8 @@ def _effect_of_wait(call: ToolCall, session: str) -> Effect | None:
             return FollowTask(key=key, session=session, call=call)
         case code if code == WAITING_FOR_PEER:
             return AwaitPeer(key=key, session=session, call=call)
+        case code if code == WAITING_FOR_AGENT:
+            return AwaitChild(key=key, session=session, call=call)
         case code if code in LEASE_WAITS:
             return _credential_wait(session, call)
     return _call_timer(session, call) if call.until_ms else None
@@ -286,24 +308,29 @@ def _credential_wait(session: str, call: ToolCall) -> AwaitCredential:
 def _effects_of_end(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
     """Notify the driver, and cancel what would end a wait that is over."""
     notify, operation_id = NotifyCall(key=fact.id, progress=call.progress), call.operation_id
-    if call.waits_for == WAITING_FOR_PEER:
-        if not isinstance(fact, facts.Withdrawn):
-            return (notify,)
-        leave = CancelPeerWait(key=fact.id, session=fact.session, operation_id=operation_id)
-        return (leave, notify)
-    if isinstance(fact, facts.Withdrawn) and call.approval is not UNSET:
-        return (
-            CancelApproval(key=fact.id, session=fact.session, operation_id=operation_id),
-            notify,
-        )
-    if isinstance(fact, facts.Withdrawn) and call.waits_for in LEASE_WAITS:
-        cancel = CancelCredentialWait(
-            key=fact.id, session=fact.session, operation_id=operation_id, lease=call.lease
-        )
-        return (cancel, notify)
+    if isinstance(fact, facts.Withdrawn) and (dropped := _effect_of_drop(fact, call)) is not None:
+        return (dropped, notify)
+    if call.waits_for in (WAITING_FOR_AGENT, WAITING_FOR_PEER):
+        return (notify,)
     if call.phase is CallPhase.ENDED and fact.at_ms < call.until_ms:
         return (CancelCallTimer(key=fact.id, operation_id=operation_id), notify)
     return (notify,)
+
+
+def _effect_of_drop(fact: facts.Withdrawn, call: ToolCall) -> Effect | None:
+    """What ends the wait of a call that was withdrawn, if it is no timer."""
+    key, session, operation_id = fact.id, fact.session, call.operation_id
+    if call.waits_for == WAITING_FOR_PEER:
+        return CancelPeerWait(key=key, session=session, operation_id=operation_id)
+    if call.waits_for == WAITING_FOR_AGENT:
+        return CancelChild(key=key, session=session, call=call)
+    if call.approval is not UNSET:
+        return CancelApproval(key=key, session=session, operation_id=operation_id)
+    if call.waits_for not in LEASE_WAITS:
+        return None
+    return CancelCredentialWait(
+        key=key, session=session, operation_id=operation_id, lease=call.lease
+    )
 
 
 def _key_of_attempt(operation_id: str, attempt: int) -> str:

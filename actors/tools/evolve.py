@@ -89,6 +89,7 @@ def _await(state: SessionCalls, fact: facts.Awaited) -> SessionCalls:
         lease="" if fact.lease is UNSET else fact.lease,
         task="" if fact.task is UNSET else fact.task,
         task_until_ms=until_ms if is_task else 0,
+        reserved=fact.reserved,
     )
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.attempts.call_slots import CallAttempt
-from rookery.schemas.agents import RUN_CODE
+from rookery.schemas.agents import RUN_CODE, ModelBudget
 from rookery.schemas.calls import (
     CODE_SURFACE,
     LEASE_WAITS,
@@ -122,6 +122,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     outcome: CallOutcome | UnsetType = UNSET
     parent: str = ""
     """The call of ``run_code`` whose program wants it."""
+    reserved: ModelBudget | UnsetType = UNSET
+    """What the agent that it calls may use; set once its run is on record."""
 
     @property
     def is_code(self) -> bool:

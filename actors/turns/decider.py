@@ -69,7 +69,7 @@ from rookery.actors.turns.run_calls import CALL_COMMANDS, PEER_ENDS, RunCalls
 from rookery.actors.turns.run_rules import RUN_EFFECT_TYPES, RunRules, active_run_view
 from rookery.actors.turns.run_surfaces import calls_in_flight, evolve_surfaces
 from rookery.actors.turns.slot_machine import SLOT, TurnSlot
-from rookery.actors.turns.state import PinAgain, Provisioner, SessionTurns
+from rookery.actors.turns.state import PinAgain, Provisioner, RequestedRun, SessionTurns
 from rookery.actors.turns.transitions import Turn, bind_run
 from rookery.actors.turns.turn_machine import TURN
 from rookery.schemas.calls import RunEnvironment
@@ -166,6 +166,17 @@ def _name_clients(state: SessionTurns, decided: Sequence[Fact]) -> None:
             force_setattr(fact, "reply_to", () if requested is None else requested.reply_to)
             if requested is not None and requested.item_id is not UNSET:
                 force_setattr(fact, "item_id", requested.item_id)
+            _name_family(state, fact, requested)
+
+
+def _name_family(state: SessionTurns, end: Fact, requested: RequestedRun | None) -> None:
+    """The end of a run names the call that it answers, and what its own children have used."""
+    parent = UNSET if requested is None else requested.request.parent
+    if parent is not UNSET:
+        force_setattr(end, "parent", parent)
+    run = state.driving
+    if run is not None and run.run_id == end.run and run.child_usage is not UNSET:
+        force_setattr(end, "child_usage", run.child_usage)
 
 
 class TurnsDecider(SessionMachineDecider):

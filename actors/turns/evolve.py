@@ -136,25 +136,44 @@ def evolve_model(state: SessionTurns, fact: ModelFact | ConversationFact) -> Ses
         return replace(state, driving=replace(run, question=asked, steps=fact.recorded_step))
     if isinstance(fact, JobStarted):
         return replace(state, driving=replace(run, steps=fact.recorded_step))
-    state = replace(state, model_usage=_used(state, run, fact))
+    if (used := _used(run, fact)) is not UNSET:
+        run = replace(run, usage=_plus(run.usage, used))
+        state = replace(state, model_usage=_plus(state.model_usage, used))
     return replace(state, driving=replace(run, question=UNSET))
 
 
-def _used(state: SessionTurns, run: ActiveRun, fact: ModelEnd) -> ModelUsage | UnsetType:
-    """What the session has used, with this attempt: a lost answer counts by its estimate."""
-    used = state.model_usage or ModelUsage()
-    estimate: ModelEstimate | UnsetType = UNSET
+def _used(run: ActiveRun, fact: ModelEnd) -> ModelUsage | UnsetType:
+    """What this attempt has used: a lost answer counts by its estimate."""
     if isinstance(fact, Answered):
-        return used.plus(fact.usage)
+        return fact.usage
+    estimate: ModelEstimate | UnsetType = UNSET
     is_paid = isinstance(fact, Lost) or fact.sent is RequestSent.MAYBE
     if is_paid and run.question is not UNSET:
         estimate = run.question.estimate
-    return state.model_usage if estimate is UNSET else used.plus(estimate.as_maybe_paid)
+    return UNSET if estimate is UNSET else estimate.as_maybe_paid
+
+
+def _plus(before: ModelUsage | UnsetType, used: ModelUsage) -> ModelUsage:
+    return used if before is UNSET else before.plus(used)
+
+
+def _evolve_child(
+    state: SessionTurns, fact: tool.Completed | tool.Failed, used: ModelUsage
+) -> SessionTurns:
+    """Count what a child has used, instead of what was reserved for it. Its answers are not those
+    of this session."""
+    used, run = replace(used, turns=0, priced=0), state.driving
+    state = replace(state, model_usage=_plus(state.model_usage, used))
+    if run is None or run.run_id != fact.run:
+        return state
+    return replace(state, driving=replace(run, child_usage=_plus(run.child_usage, used)))
 
 
 def evolve_result(state: SessionTurns, fact: Any) -> SessionTurns:
     """Count the outcome of a call that a model wanted, as long as its run goes on: its programs
     get those of their own calls."""
+    if isinstance(fact, tool.Completed | tool.Failed) and fact.usage is not UNSET:
+        state = _evolve_child(state, fact, fact.usage)
     run = state.driving
     if run is None or not run.has_model or run.run_id != fact.run or run.over is True:
         return state

@@ -32,7 +32,7 @@ from rookery.actors.tools.effects import (
 )
 from rookery.actors.tools.evolve import adopted_fact
 from rookery.actors.tools.state import NO_VERDICTS, CallPhase, HookVerdict, SessionCalls
-from rookery.actors.turns.effects import with_items
+from rookery.actors.turns.effects import child_capacity, with_children, with_items
 from rookery.actors.turns.evolve import END_TYPES, End
 from rookery.actors.turns.run_surfaces import closed_to, sees_functions, surfaces_at_start
 from rookery.actors.turns.step_facts import (
@@ -278,6 +278,8 @@ class RunCalls:
         rules, closed = self.rules, closed_to(None if run is None else run.offer, state.surfaces)
         if closed:
             rules = rules._replace(closed=closed)
+        if rules.catalogue.has_agents and run is not None:
+            rules = rules._replace(capacity=child_capacity(state, run))
         if not (of_run or of_session.rights or revoked):
             return rules
         return rules._replace(rights=intersect(of_run, of_session.rights, revoked))
@@ -354,12 +356,14 @@ class RunCalls:
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         if isinstance(fact, tool.CallFact):
             found = with_items(state, call_effects(state.calls, fact))
+            found = with_children(state, found, self.rules.catalogue)
             return _with_package(found, state)
         return ()
 
     def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
         pending = pending_call_effects(state.known_calls, session, self.rules.epoch)
-        return _with_package(with_items(state, pending), state)
+        pending = with_children(state, with_items(state, pending), self.rules.catalogue)
+        return _with_package(pending, state)
 
     def release_slots(self, session: str, state: SessionTurns | None) -> None:
         """Release the slots reserved for intents that were not committed."""

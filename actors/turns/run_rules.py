@@ -20,7 +20,6 @@ from rookery.actors.messages import (
     ParkRun,
     RecordStep,
     ReportBrokenHistory,
-    ReportItemHandled,
     RunStart,
 )
 from rookery.actors.turn_inputs import external_result, refused_result, resolve_calls, start_params
@@ -33,6 +32,7 @@ from rookery.actors.turns.effects import (
     SendResult,
     SendStoredResult,
     StopRun,
+    end_reports,
     execution_effect,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
@@ -398,7 +398,7 @@ def rights_at_start(state: SessionTurns, request: RunRequest) -> RightsSet:
 
 
 def _result_effects(end: End) -> Sequence[Effect]:
-    left = [] if end.item_id is UNSET else [_report_handled(end, end.item_id)]
+    left = list(end_reports(end))
     if not end.reply_to or end.result is UNSET:
         return left
     sent = SendResult(
@@ -411,17 +411,6 @@ def _result_effects(end: End) -> Sequence[Effect]:
     if end.result_blob is UNSET:
         return (*left, sent)
     return (*left, SendStoredResult(**asdict(sent), result_blob=end.result_blob))
-
-
-def _report_handled(end: End, item_id: str) -> Effect:
-    return ReportItemHandled(
-        key=f"item/{end.id}",
-        session=end.session,
-        run_id=end.run,
-        item_id=item_id,
-        result=external_result(TurnPhase.FAILED) if end.result is UNSET else end.result,
-        result_blob=end.result_blob or "",
-    )
 
 
 def _cancel_effects(state: SessionTurns, fact: Fact) -> Sequence[Effect]:
@@ -483,6 +472,7 @@ def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
         steps_before=run.steps_before,
         conversation=state.conversation,
         model_usage=state.model_usage,
+        child_usage=run.child_usage,
         baseline=state.routing.baseline_model or "",
         topology_epoch=state.routing.topology_epoch,
     )

@@ -183,6 +183,10 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     code: OpenCode | UnsetType = UNSET
     """The program in which its model acts now."""
     model_wait: ModelWait | UnsetType = UNSET
+    usage: ModelUsage | UnsetType = UNSET
+    """What it has used of models itself."""
+    child_usage: ModelUsage | UnsetType = UNSET
+    """What its children have used, with theirs."""
 
     @property
     def has_model(self) -> bool:
@@ -237,7 +241,7 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     context_keys: frozenset[str] = frozenset()
     """The keys of its context messages."""
     model_usage: ModelUsage | UnsetType = UNSET
-    """What the runs of the session have used of models."""
+    """What the runs of the session have used of models, and their children."""
     has_new_context: bool = False
     """Whether one was set since the last turn began."""
 

@@ -52,8 +52,14 @@ class ErrorCodeView(Struct, gc=False):
     code: str = ""
 
 
+class ParentRunView(Struct, gc=False):
+    run_id: str = ""
+
+
 class RunRequestView(Struct, gc=False):
     language: Language = Language.PYTHON
+    agent: str = ""
+    parent: ParentRunView | None = None
 
 
 class RunResultView(Struct, gc=False):

@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from rookery.schemas.agents import ModelBudget, ModelUsage
 from rookery.schemas.calls import ApprovalPolicy, ApprovalTerms, CallArguments, ToolFault
 from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.run import CallStatus, SideEffect
@@ -103,6 +104,10 @@ class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):
     """The address of the peer whose envelope it waits for; unset if any may send it."""
     intent: str | UnsetType = UNSET
     """Of the request that it waits for, or for whose response."""
+    child: str | UnsetType = UNSET
+    """The session in which an agent runs that the call waits for."""
+    reserved: ModelBudget | UnsetType = UNSET
+    """What that run may use of the budget of this one."""
 
 
 class CredentialReady(_ToolCallFact, frozen=True, kw_only=True, tag="tool.credential_ready.v1"):
@@ -164,6 +169,8 @@ class Completed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.completed.v1
     duration_ms: Unsigned
     resolved_by: str = ""
     """The operator, or the id of their command, that resolved a call in ``RECOVERY_REQUIRED``."""
+    usage: ModelUsage | UnsetType = UNSET
+    """Of the run of an agent that has given the value."""
 
 
 class Failed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.failed.v1"):
@@ -173,6 +180,8 @@ class Failed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.failed.v1"):
     status: CallStatus
     duration_ms: Unsigned
     resolved_by: str = ""
+    usage: ModelUsage | UnsetType = UNSET
+    """Of the run of an agent that has failed."""
 
 
 class RecoveryRequired(_ToolCallFact, frozen=True, kw_only=True, tag="tool.recovery_required.v1"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType, field
 
+from rookery.schemas.agents import ModelUsage, ParentRun
 from rookery.schemas.calls import ForkedRun, PinnedHook, RequestedCall, RunEnvironment, ToolFault
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.facts.code import CodeFact
@@ -312,6 +313,10 @@ class _End(_OfRun, frozen=True, kw_only=True):
     whose results the session sent."""
     item_id: str | UnsetType = UNSET
     """The item of a peer that the run has handled, if it did."""
+    parent: ParentRun | UnsetType = UNSET
+    """The call of another run that this one answers, if it does."""
+    child_usage: ModelUsage | UnsetType = UNSET
+    """What the children of the run have used of models."""
 
 
 class Completed(_End, frozen=True, kw_only=True, tag="turn.completed.v1"):

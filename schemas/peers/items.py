@@ -117,10 +117,14 @@ class IntentTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Responder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A program that runs once for each item of a session. Its result is the response."""
+    """A program, or an agent, that runs once for each item of a session. Its result is the
+    response."""
 
-    code: Annotated[str, Meta(min_length=1, max_length=64 << 10)]
+    code: Annotated[str, Meta(max_length=64 << 10)] = ""
     """The program; it finds the item in ``item``."""
+    agent: Annotated[str, Meta(max_length=128)] = ""
+    """The agent in the place of a program: the ``params`` of a request are its arguments, and its
+    model is asked about the item."""
     language: Language = Language.PYTHON
     intents: dict[Pattern, IntentTerms] | UnsetType = UNSET
     """What may be requested; unset: anything. The first pattern that matches counts, unless the
@@ -152,8 +156,8 @@ class PublishEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SetResponder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Let a program answer the peers of a session, or no program any more (verb ``respond``, key:
-    the session)."""
+    """Let a program or an agent answer the peers of a session, or nothing any more (verb
+    ``respond``, key: the session)."""
 
     responder: Responder | UnsetType = UNSET
     """Unset: the session stops serving."""

@@ -36,7 +36,7 @@ from rookery.schemas.run import OutputMessage, RunRequest
 from tests.execution.scripted_driver import CODECS, SESSION, ScriptedWorld
 from tests.kernel.world import SentRequest
 
-__all__ = ["AgentWorld", "call", "says", "script", "wants"]
+__all__ = ["AgentWorld", "answer_of", "call", "says", "script", "wants"]
 
 
 def call(name: str, /, *, id: str = "", **arguments: Any) -> dict[str, Any]:  # noqa: A002
@@ -80,9 +80,7 @@ class AgentWorld(ScriptedWorld):
             self.questions.append(question)
             while self.hold or self.is_silent(question):
                 await asyncio.sleep(0.01)
-            if self.by_question:
-                return self._next_answer(question)
-            return _answer_of(self.script, question)
+            return self.answer_to(question)
 
         self.outputs: list[OutputMessage] = []
         """What readers of live output get."""
@@ -118,6 +116,12 @@ class AgentWorld(ScriptedWorld):
         return msgspec.structs.replace(
             offered, catalogue=self._catalogue, model=self.models.environment(request)
         )
+
+    def answer_to(self, question: ModelQuestion) -> ScriptedAnswer:
+        """What the script has for the question."""
+        if self.by_question:
+            return self._next_answer(question)
+        return answer_of(self.script, question)
 
     def _next_answer(self, question: ModelQuestion) -> ScriptedAnswer:
         """The next entry; a question whose answer was lost gets the same one again."""
@@ -177,7 +181,7 @@ def result_of(asked: SentRequest) -> dict[str, Any]:
     return found
 
 
-def _answer_of(found: ModelScript, question: ModelQuestion) -> ScriptedAnswer:
+def answer_of(found: ModelScript, question: ModelQuestion) -> ScriptedAnswer:
     """The entry of the model step; questions beyond the script repeat its last one."""
     entries = [entry for entry in found.answers if entry.match is UNSET]
     return entries[min(question.step, len(entries)) - 1]

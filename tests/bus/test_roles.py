@@ -123,6 +123,7 @@ OF_NODES = [
     "api.approval_due.k",
     "cmd.wait_ended.k",
     "api.lease_wait.k",
+    "api.child.k",
     "cmd.lease_due.k",
     "cmd.surface_due.k",
 ]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.schemas.agent_tools import AgentsQuery
+from rookery.schemas.agent_tools import AgentsQuery, RunChild
+from rookery.schemas.agents import ParentRun
 from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import MSGPACK, NESTING_MAX, decode_command, encode_json, strict
@@ -146,6 +147,16 @@ EXAMPLES = {
     "runs": RunsQuery(status=RunState.OK, since_ms=1, before="7.1"),
     "tools": ToolsQuery(name="price"),
     "agents": AgentsQuery(name="researcher"),
+    "child": RunChild(
+        request=RunRequest(
+            agent="researcher",
+            inputs={"topic": "tea"},
+            parent=ParentRun(session="s", run_id="r", operation_id="o"),
+        ),
+        rights=(Rights(),),
+        descends_from=("s",),
+        withdrawn=True,
+    ),
     "append": AppendMessage(text="It is raining.", role="system"),
     "context": SetContext(context_key="weather", text="rain"),
     "resources": ResourcesQuery(),

@@ -84,16 +84,16 @@ def exceeded_budget(
     runs."""
     of_session = of_run.plus(of_others)
     return (
-        _beyond("run", "tokens", limits.tokens, _tokens(of_run), next_.input_tokens)
-        or _beyond("run", "cost", limits.cost_micro_usd, _cost(of_run), next_.cost_micro_usd)
+        _beyond("run", "tokens", limits.tokens, of_run.tokens, next_.input_tokens)
+        or _beyond("run", "cost", limits.cost_micro_usd, of_run.micro_usd, next_.cost_micro_usd)
         or _beyond(
-            "session", "tokens", limits.session_tokens, _tokens(of_session), next_.input_tokens
+            "session", "tokens", limits.session_tokens, of_session.tokens, next_.input_tokens
         )
         or _beyond(
             "session",
             "cost",
             limits.session_cost_micro_usd,
-            _cost(of_session),
+            of_session.micro_usd,
             next_.cost_micro_usd,
         )
     )
@@ -122,9 +122,9 @@ class RealmBudget:
         for until_ms, expected in self._asking.values():
             used = used.plus(expected) if now_ms < until_ms else used
         refusal = _beyond(
-            "realm", "tokens", limits.realm_tokens, _tokens(used), next_.input_tokens
+            "realm", "tokens", limits.realm_tokens, used.tokens, next_.input_tokens
         ) or _beyond(
-            "realm", "cost", limits.realm_cost_micro_usd, _cost(used), next_.cost_micro_usd
+            "realm", "cost", limits.realm_cost_micro_usd, used.micro_usd, next_.cost_micro_usd
         )
         if refusal is None:
             self._asking = {key: one for key, one in self._asking.items() if now_ms < one[0]}
@@ -175,11 +175,3 @@ def _beyond(
 
 def _words(number: int, unit: str) -> str:
     return f"{number:,} tokens" if unit == "tokens" else f"${number / MICRO:,.4f}"
-
-
-def _tokens(usage: ModelUsage) -> int:
-    return usage.input_tokens + usage.output_tokens + usage.maybe_paid_tokens
-
-
-def _cost(usage: ModelUsage) -> int:
-    return usage.cost_micro_usd + usage.maybe_paid_micro_usd

@@ -86,8 +86,8 @@ class ModelRecord:
         self._services, self._given, self._environment = services, given, environment
         self._conversation, self._tools = conversation, tools
         self._begins_extraction = False
-        self._of_others = given.session_usage.minus(conversation.run.usage)
-        """What the session's other runs have used."""
+        self._of_others = given.session_usage.minus(conversation.run.usage).minus(given.child_usage)
+        """What the session's other runs have used, with their children."""
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -171,7 +171,10 @@ class ModelRecord:
         limits, conversation = self._environment.limits, self._conversation
         conversation.close_calls()
         return no_progress(conversation, limits) or exceeded_budget(
-            limits, conversation.run.usage, self._of_others, self.estimate(chosen)
+            limits,
+            conversation.run.usage.plus(chosen.child_usage),
+            self._of_others,
+            self.estimate(chosen),
         )
 
     def estimate(self, chosen: ChosenModel) -> ModelEstimate:

@@ -14,6 +14,7 @@ from rookery.schemas.errors import Refused
 
 __all__ = [
     "AGENT_FAILPOINTS",
+    "CHILD_FAILPOINTS",
     "FAILPOINTS",
     "HOOK_FAILPOINTS",
     "LEASE_FAILPOINTS",
@@ -62,6 +63,17 @@ MODEL_FAILPOINTS = (
 )
 """In the order a model step passes them: its question is on record and was not asked; the answer is
 there and is not recorded."""
+
+CHILD_FAILPOINTS = (
+    "child_starting",
+    "child_started",
+    "child_cancelling",
+    "child_ended",
+    "child_reported",
+)
+"""Of the node of a parent: the session of a child is about to get its command, has it, or is about
+to get the one that cancels it. Of the node of the child: its run has ended, and the command that
+ends the call of the parent is stored."""
 
 LEASE_FAILPOINTS = (
     "refresh_intended",

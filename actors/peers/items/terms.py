@@ -22,7 +22,10 @@ _SCHEMAS_MAX: Final = 256
 
 
 def check_responder(responder: Responder) -> None:
-    """``Refused`` if a schema of its terms is none."""
+    """``Refused`` if it is both a program and an agent, or neither, or if a schema of its terms is
+    none."""
+    if bool(responder.code) == bool(responder.agent):
+        raise Refused("INVALID_ARGUMENT", "a responder is a program or an agent: code, or agent")
     for terms in ({} if responder.intents is UNSET else responder.intents).values():
         if terms.params is not UNSET:
             _checks_of(canonical_json(terms.params))

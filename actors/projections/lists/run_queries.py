@@ -132,6 +132,11 @@ _REMEDIES: Final = {
         "an operator who knows what another question may cost",
         "rookery runs resolve {run} {call} --retry | --failed TEXT",
     ),
+    "WAITING_FOR_AGENT": _Remedy(
+        "the run of {calls}",
+        "that run, or a client that cancels this one",
+        "rookery runs show {run} --tree",
+    ),
     "WAITING_FOR_PEER": _Remedy(
         "{envelope} for {calls}",
         "{peer}, its deadline, or a client that cancels the run",
@@ -318,4 +323,6 @@ def _run_view(table: RunProjection, record: RunRecord) -> RunView:
         input_source=InputSource(record.input_source) if record.input_source else UNSET,
         waits_for=run_wait(table, record),
         position=record.position,
+        agent=record.agent or UNSET,
+        parent_run_id=record.parent or UNSET,
     )

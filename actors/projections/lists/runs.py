@@ -43,7 +43,7 @@ __all__ = ["RunProjection"]
 
 FAMILIES: Final = frozenset({"session", "turn", "tool"})
 """The families whose facts this projection reads."""
-FOLDS: Final = 6
+FOLDS: Final = 7
 PAGE_RUNS: Final = 2_048
 """A quarter of a mebibyte before it is compressed, which takes 3 ms."""
 RECENT_RUNS_MIN: Final = 2_048
@@ -185,7 +185,9 @@ class RunProjection:
 
     def _on_accepted(self, record: RunRecord, fact: RunFactView) -> None:
         if fact.request is not None:
-            record.language = fact.request.language
+            request = fact.request
+            record.language, record.agent = request.language, sys.intern(request.agent)
+            record.parent = "" if request.parent is None else request.parent.run_id
         record.input_source = sys.intern(fact.input_source)
         self._on_progress(record, fact)
 

@@ -13,12 +13,20 @@ from msgspec.structs import replace
 
 from rookery.actors.tools.agents.declaration import RegisteredAgent
 from rookery.actors.tools.catalogue import CatalogueTool
+from rookery.schemas.agent_tools import DETACH
 from rookery.schemas.agents import RUN_CODE
 from rookery.schemas.calls import WAITING_FOR_AGENT
-from rookery.schemas.protection.rights import Rights, SideEffect, ToolRight
+from rookery.schemas.protection.rights import SideEffect
 from rookery.schemas.surfaces import AGENTS
 
-__all__ = ["agent_rights", "agent_tools"]
+__all__ = ["agent_tools"]
+
+_DETACH: Final = {
+    "type": "boolean",
+    "default": False,
+    "description": "Do not wait: the call ends at once with the session of the agent's run, "
+    "whose end is a message to this session.",
+}
 
 READ: Final = SideEffect.READ
 _LEVELS: Final = {effect: level for level, effect in enumerate(SideEffect)}
@@ -33,8 +41,13 @@ def agent_tools(
     found = []
     for name, agent in sorted(agents.items()):
         effect = max(_effects(name, agents, effects), key=_LEVELS.__getitem__)
+        own = agent.capability
+        properties = {**own.input_schema["properties"], DETACH: _DETACH}
         capability = replace(
-            agent.capability, side_effect=effect, idempotent=_LEVELS[effect] <= _LEVELS[READ]
+            own,
+            input_schema={**own.input_schema, "properties": properties},
+            side_effect=effect,
+            idempotent=_LEVELS[effect] <= _LEVELS[READ],
         )
         tool = CatalogueTool.of(AGENTS, capability, awaited=True)
         found.append(tool._replace(waits_for=WAITING_FOR_AGENT, agent=agent.view))
@@ -57,11 +70,3 @@ def _effects(
             else:
                 found.add(effects.get(one, SideEffect.EXTERNAL_SYSTEM))
     return found
-
-
-def agent_rights(tools: tuple[str, ...] | None) -> Rights:
-    """What the run of an agent may call at most: the tools that it names, or everything but
-    agents."""
-    if tools is None:
-        return Rights(without=(ToolRight(surface=AGENTS),))
-    return Rights(tools=tuple(ToolRight(tool=one) for one in tools if one != RUN_CODE))

@@ -28,7 +28,7 @@ from rookery.actors.tools.authoring.registry import (
     check_tool_name,
 )
 from rookery.actors.tools.validation.capability_checks import CapabilityChecks
-from rookery.schemas.agent_tools import AgentView
+from rookery.schemas.agent_tools import DETACH, AgentView
 from rookery.schemas.agents import AgentLimits, ModelSettings, ToolMode
 from rookery.schemas.calls import ApprovalMode, ApprovalPolicy, Capability
 from rookery.schemas.errors import Refused
@@ -73,6 +73,9 @@ class RegisteredAgent:
         self, function: Callable[..., str], view: AgentView, approval_policy: ApprovalPolicy
     ) -> None:
         self._function, self._signature = function, ToolSignature(function, view.name)
+        if DETACH in self._signature.input_schema["properties"]:
+            wrong = f"{DETACH} of {view.name}: callers say by it whether they wait"
+            raise Refused("INVALID_ARGUMENT", wrong, hint="another name of the parameter")
         self.view = msgspec.structs.replace(view, input_schema=self._signature.input_schema)
         self.approval_policy = approval_policy
         self._checks = CapabilityChecks(self.capability)

@@ -38,10 +38,13 @@ __all__ = [
     "RequestPolicy",
     "RequestTerms",
     "ask_policy",
+    "cancelled_call",
     "every_peer_open",
     "host_default",
     "new_call",
     "peer_verdict",
+    "recovery_required",
+    "refused_call",
     "refused_request",
     "request_terms",
     "requested_code",
@@ -279,4 +282,24 @@ def requested_fact(
         allowed_decisions=call.allowed_decisions,
         policy=asked,
         parent=call.parent or UNSET,
+    )
+
+
+def recovery_required(call: ToolCall, reason: str, until_ms: int) -> facts.RecoveryRequired:
+    return facts.RecoveryRequired(**call_fields(call), reason=reason, may_act_until_ms=until_ms)
+
+
+def cancelled_call(call: ToolCall, reason: str) -> facts.Failed:
+    wrong = fault("CANCELLED", f"{reason}, and its run no longer waits for it")
+    return facts.Failed(**call_fields(call), error=wrong, status=status_of(wrong), duration_ms=0)
+
+
+def refused_call(call: ToolCall, wrong: ToolFault) -> facts.Refused:
+    return facts.Refused(
+        **call_fields(call),
+        name=call.name,
+        number=call.number,
+        request_digest=call.request_digest,
+        error=wrong,
+        status=status_of(wrong),
     )

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from rookery.actors.credentials import LeaseGate, every_lease_fresh
 from rookery.actors.messages import RecordOutcome
 from rookery.actors.policy import RunPolicy
+from rookery.actors.tools.agents.child_capacity import NO_CHILDREN, ChildCapacity
 from rookery.actors.tools.attempts.call_slots import CallAttempt, CallSlots
 from rookery.actors.tools.calls.call_requests import (
     HOST_DEFAULT,
@@ -26,10 +27,13 @@ from rookery.actors.tools.calls.call_requests import (
     PolicyAnswer,
     PolicyByDigest,
     ask_policy,
+    cancelled_call,
     every_peer_open,
     host_default,
     new_call,
     peer_verdict,
+    recovery_required,
+    refused_call,
     refused_request,
     request_terms,
     requested_code,
@@ -94,6 +98,8 @@ class CallRules(NamedTuple):
     """Of runs in progress."""
     has_code: bool = False
     """Whether the calls are of a model that may act in programs."""
+    capacity: ChildCapacity = NO_CHILDREN
+    """What the run may give to agents."""
 
     # --- facts of the turn ------------------------------------------------------------------------
 
@@ -111,7 +117,7 @@ class CallRules(NamedTuple):
         ``inherited``: see ``begin_wait``; ``verdicts``: of hooks, by operation."""
         left: list[facts.ToolFact] = []
         new = [one for one in batch.calls if one.operation_id not in state.calls]
-        ordinal = state.requested
+        ordinal, rules = state.requested, self
         for requested in new:
             if self._is_code(requested):
                 left, ordinal = [*left, requested_code(batch, requested)], ordinal + 1
@@ -122,6 +128,8 @@ class CallRules(NamedTuple):
                 tool = self._admit(requested)
                 if self.rights and verdict.fault is UNSET:
                     tool.require_right(self.rights, session, requested, now_ms, ordinal=ordinal + 1)
+                if tool.agent is not None:
+                    rules.capacity.reserve(tool.agent)
                 answer = self._judge(requested, tool, verdict)
             except Refused as refusal:
                 left.append(refused_request(batch, requested, fault_of(refusal)))
@@ -134,7 +142,9 @@ class CallRules(NamedTuple):
             call, ordinal = new_call(batch, requested, tool, verdict, terms), ordinal + 1
             at_once = len(new) <= INTENTS_AT_ONCE_MAX and tool.can_check(requested)
             at_once |= bool(tool.waits_for)
-            begun = self._intent(session, call, now_ms, inherited) if at_once else ()
+            begun = rules._intent(session, call, now_ms, inherited) if at_once else ()
+            if tool.agent is not None:
+                rules = rules._replace(capacity=rules.capacity.after(begun))
             left += (requested_fact(call, tool, answer.outcome, waits=not begun), *begun)
         return left
 
@@ -152,7 +162,7 @@ class CallRules(NamedTuple):
             if call.phase in _PHASES_BEFORE_INTENT and not call.attempt:
                 left.append(facts.Withdrawn(**call_fields(call)))
             elif call.is_awaited(WAITING_FOR_TASK):
-                left.append(_cancelled_call(call, f"{call.name} went on as a task"))
+                left.append(cancelled_call(call, f"{call.name} went on as a task"))
             elif self.is_orphaned(call):
                 left.append(self._end_orphan(call, now_ms))
         return left
@@ -198,7 +208,7 @@ class CallRules(NamedTuple):
         if wrong is UNSET:
             wrong = self._missing_right(session, call, now_ms)
         if wrong is not UNSET:
-            return (_refused_call(call, wrong),)
+            return (refused_call(call, wrong),)
         allowed = facts.Allowed(**call_fields(call), grant_id=used.grant_id)
         granted = replace(call, phase=CallPhase.REQUESTED, waits_for="", grant_id=used.grant_id)
         at_once = self.is_offered(granted) and self.catalogue.require(call.name).can_check(call)
@@ -223,8 +233,8 @@ class CallRules(NamedTuple):
         if wrong is UNSET:
             return self._intent(session, call, now_ms)
         if call.attempt:
-            return (_recovery_required(call, f"{wrong.code}: {wrong.message}", call.acts_until_ms),)
-        return (_refused_call(call, wrong),)
+            return (recovery_required(call, f"{wrong.code}: {wrong.message}", call.acts_until_ms),)
+        return (refused_call(call, wrong),)
 
     def on_attempt_lost(
         self, state: SessionCalls, session: str, report: AttemptLost, *, now_ms: int
@@ -241,7 +251,7 @@ class CallRules(NamedTuple):
         if not call.idempotent:
             reason = "the tool is not idempotent"
         elif report.not_awaited:
-            return (_cancelled_call(call, text),)
+            return (cancelled_call(call, text),)
         elif (closed := self._closed_fault(call)) is not UNSET:
             reason = closed.message
         elif not self.is_offered(call):
@@ -256,7 +266,7 @@ class CallRules(NamedTuple):
         was_repeated = call.idempotent and call.attempt > 1
         if report.gone and ends_with_node(call.surface) and not was_repeated:
             until_ms = max(min(now_ms, call.deadline_at_ms), call.unknown_until_ms or 0)
-        return (_recovery_required(call, f"{text}, and {reason}", until_ms),)
+        return (recovery_required(call, f"{text}, and {reason}", until_ms),)
 
     def on_task_created(
         self, state: SessionCalls, report: RecordTask, *, now_ms: int
@@ -347,17 +357,19 @@ class CallRules(NamedTuple):
             call, AttemptLost(operation_id=call.operation_id, attempt=call.attempt)
         )
         if call.idempotent:
-            return _cancelled_call(call, text)
+            return cancelled_call(call, text)
         until_ms = self._may_act_until_ms(call, now_ms)
-        return _recovery_required(call, f"{text}, and the tool is not idempotent", until_ms)
+        return recovery_required(call, f"{text}, and the tool is not idempotent", until_ms)
 
     def _missing_right(self, session: str, call: ToolCall, now_ms: int) -> ToolFault | UnsetType:
-        """The fault of a requested call that the rights no longer cover, or that the node's policy
-        denies now."""
+        """The fault of a requested call that the rights no longer cover, that the run has no
+        capacity for, or that the node's policy denies now."""
         tool = self.catalogue.get(call.name)
         try:
             if tool is not None and self.rights:
                 tool.require_right(self.rights, session, call, now_ms, ordinal=call.ordinal)
+            if tool is not None and tool.agent is not None:
+                self.capacity.reserve(tool.agent)
         except Refused as refusal:
             return fault_of(refusal)
         return UNSET if tool is None else ask_policy(self.policy_now, tool, call).fault
@@ -420,7 +432,8 @@ class CallRules(NamedTuple):
             return ()
         tool = self.catalogue.get(call.name)
         if tool is not None and tool.waits_for:
-            return (begin_wait(call, tool, call.arguments, inherited, now_ms=now_ms),)
+            place = session, self.capacity
+            return (begin_wait(call, tool, call.arguments, inherited, place, now_ms=now_ms),)
         if (wait := credential_wait(call, tool, self.lease_gate)) is not None:
             return (wait,)
         if not self.slots.try_reserve(call.next_attempt, session, call.name, now_ms):
@@ -466,23 +479,3 @@ def _unknown_reason(call: ToolCall, report: AttemptLost) -> str:
     ended = ", which has ended," if report.gone else ""
     text = report.reason or f"it is unknown whether {node}{ended} called the tool"
     return f"{text}; {report.worker_report}" if report.worker_report else text
-
-
-def _recovery_required(call: ToolCall, reason: str, until_ms: int) -> facts.RecoveryRequired:
-    return facts.RecoveryRequired(**call_fields(call), reason=reason, may_act_until_ms=until_ms)
-
-
-def _cancelled_call(call: ToolCall, reason: str) -> facts.Failed:
-    wrong = fault("CANCELLED", f"{reason}, and its run no longer waits for it")
-    return facts.Failed(**call_fields(call), error=wrong, status=status_of(wrong), duration_ms=0)
-
-
-def _refused_call(call: ToolCall, wrong: ToolFault) -> facts.Refused:
-    return facts.Refused(
-        **call_fields(call),
-        name=call.name,
-        number=call.number,
-        request_digest=call.request_digest,
-        error=wrong,
-        status=status_of(wrong),
-    )

@@ -16,11 +16,13 @@ from typing import Any, TypeAlias
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.credentials import CredentialWait, LeaseGate
+from rookery.actors.tools.agents.child_capacity import NO_CHILDREN, ChildCapacity, child_session
 from rookery.actors.tools.builtin.peers import bound_peer_call, peer_wait
 from rookery.actors.tools.builtin.sleep import sleep_ms
 from rookery.actors.tools.catalogue.catalogue import CatalogueTool
 from rookery.actors.tools.state import SessionCalls, ToolCall
 from rookery.actors.tools.validation.capability_checks import fault, fault_of, status_of
+from rookery.schemas.agents import ModelUsage
 from rookery.schemas.calls import (
     LEASE_WAITS,
     WAITING_FOR_APPROVAL,
@@ -53,13 +55,21 @@ def begin_wait(
     tool: CatalogueTool,
     arguments: CallArguments | UnsetType,
     inherited: Mapping[int, int],
+    place: tuple[str, ChildCapacity] = ("", NO_CHILDREN),
     *,
     now_ms: int,
 ) -> facts.Awaited:
     """The wait of a valid call. ``inherited``: by number, until when calls of the run that this one
-    was forked from wait."""
+    was forked from wait. ``place``: the session, and what its run may give to an agent."""
     assert arguments is not UNSET
-    if tool.waits_for == WAITING_FOR_PEER:
+    shown: dict[str, Any]
+    session, capacity = place
+    if tool.agent is not None:
+        shown = {
+            "child": child_session(session, call.operation_id),
+            "reserved": capacity.reserve(tool.agent),
+        }
+    elif tool.waits_for == WAITING_FOR_PEER:
         shown = peer_wait(call.name, bound_peer_call(call.name, arguments), now_ms)
     else:
         bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
@@ -145,7 +155,7 @@ def _end_named_wait(state: SessionCalls, ended: WaitEnded) -> Sequence[facts.Too
         return ()
     outcome = ended.outcome
     if outcome.error is not UNSET:
-        return (_failed(call, outcome.error),)
+        return (_failed(call, outcome.error, ended.usage),)
     blob = outcome.value_blob
     completed = facts.Completed(
         **call_fields(call),
@@ -153,6 +163,7 @@ def _end_named_wait(state: SessionCalls, ended: WaitEnded) -> Sequence[facts.Too
         value_blob=blob,
         response_digest=digest_bytes(canonical_json(outcome.value)) if blob is UNSET else blob,
         duration_ms=0,
+        usage=ended.usage,
     )
     return (completed,)
 
@@ -171,6 +182,9 @@ def _awaiting(call: ToolCall, wait: CredentialWait) -> facts.Awaited:
     return facts.Awaited(**call_fields(call), code=wait.code, lease=wait.lease)
 
 
-def _failed(call: ToolCall, error: ToolFault) -> facts.Failed:
+def _failed(
+    call: ToolCall, error: ToolFault, usage: ModelUsage | UnsetType = UNSET
+) -> facts.Failed:
     wrong = fault(error.code, error.message)
-    return facts.Failed(**call_fields(call), error=wrong, status=status_of(wrong), duration_ms=0)
+    fields = call_fields(call) | {"error": wrong, "status": status_of(wrong)}
+    return facts.Failed(**fields, duration_ms=0, usage=usage)

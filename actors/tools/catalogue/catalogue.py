@@ -180,6 +180,8 @@ class ToolCatalogue:
                 )
             self._tools[tool.available.name] = tool
         self._own = dict(self._tools)
+        self.has_agents = any(tool.agent is not None for tool in self._own.values())
+        """Whether some of them are agents."""
         self._removed: frozenset[str] = frozenset()
 
     @classmethod

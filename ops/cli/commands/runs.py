@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from rich.console import Console
 
 from rookery.actors.projections.lists import RunQueryHandler
@@ -79,6 +79,9 @@ def list_(
     *,
     status: Annotated[RunState | None, Parameter(help="Only runs with this status.")] = None,
     session: Annotated[str | None, Parameter(help="Only runs of this session.")] = None,
+    parent: Annotated[
+        str | None, Parameter(help="Only runs of agents that this run has called.")
+    ] = None,
     language: Annotated[Language | None, Parameter(help="Only runs in this language.")] = None,
     input_source: Annotated[
         InputSource | None, Parameter(help="Only runs whose input came so.")
@@ -93,6 +96,7 @@ def list_(
     now_ms = SystemClock().now_ms()
     query = RunsQuery(
         session=session and check_session_id(session),
+        parent=parent,
         status=status,
         language=language,
         input_source=input_source,
@@ -117,8 +121,17 @@ def list_(
 
 
 @app.command
-def show(run: ID, *, options: Options = NO_OPTIONS) -> int:
+def show(
+    run: ID,
+    *,
+    tree: Annotated[
+        bool, Parameter(help="Show the runs of the agents that it has called.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
     """Show a run fact by fact, and what it waits for."""
+    if tree:
+        return _show_tree(run, options)
     with local_server(options):
         view, messages, end = asyncio.run(_show(run, options))
     facts = facts_of_run(run, messages)
@@ -200,6 +213,41 @@ def resolve(
     else:
         print_line(f"call {receipt.operation_id} is {receipt.state.replace('_', ' ')}")
     return 0
+
+
+def _show_tree(run: str, options: Options) -> int:
+    """Print the run and all below it, a line each."""
+    with local_server(options):
+        found = asyncio.run(_tree(run, options))
+    if options.json:
+        print_json([{"depth": depth, "run": view} for depth, view in found])
+        return 0
+    for depth, view in found:
+        name = view.agent if view.agent is not UNSET else f"run in session {view.session_id}"
+        wait = "" if view.waits_for is None else f", waits for {_wait_words(view.waits_for)}"
+        took = _duration(view) or "not ended"
+        line = f"{'  ' * depth}{name}  {view.run_id}  {_status(view)}  {took}{wait}"
+        print_line(printable(line))
+    return 0
+
+
+async def _tree(run_id: str, options: Options) -> list[tuple[int, RunView]]:
+    """The run and its descendants, each below its parent, oldest first."""
+    found: list[tuple[int, RunView]] = []
+    async with open_realm(options) as realm:
+
+        async def add(view: RunView, depth: int) -> None:
+            found.append((depth, view))
+            query = RunsQuery(parent=view.run_id, limit=PAGE_MAX)
+            listed = await realm.try_ask("runs", query, RunList)
+            if listed is None:
+                offline = RunQueryHandler.without_node(realm.journal, store=realm.checkpoints)
+                listed = await offline.list(query)
+            for child in reversed(listed.runs):
+                await add(child, depth + 1)
+
+        await add(await find_run(realm, run_id), 0)
+    return found
 
 
 # --- queries --------------------------------------------------------------------------------------
@@ -309,8 +357,13 @@ def _lines(run: RunView) -> list[tuple[str, object]]:
         ("calls", run.calls),
         ("by", run.by or ""),
         ("from", run.input_source or ""),
+        *((name, value) for name, value in _family(run) if value is not UNSET),
         *_may_act_lines(run.waits_for, SystemClock().now_ms()),
     ]
+
+
+def _family(run: RunView) -> list[tuple[str, str | UnsetType]]:
+    return [("agent", run.agent), ("parent", run.parent_run_id)]
 
 
 def _may_act_lines(wait: RunWait | None, now_ms: int) -> list[tuple[str, object]]:

@@ -174,8 +174,13 @@ def serve(
     session: Annotated[str, Parameter(help="The session whose peers are answered.")],
     *,
     handler: Annotated[
-        Path, Parameter(help="The program: it runs once for each `item`; its result is the answer.")
-    ],
+        Path | None,
+        Parameter(help="The program: it runs once for each `item`; its result is the answer."),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        Parameter(help="The agent in its place: `params` of a request are its arguments."),
+    ] = None,
     intents: Annotated[
         Path | None,
         Parameter(help='JSON: {INTENT: {"description": ..., "silent": true}}; default: any.'),
@@ -192,10 +197,10 @@ def serve(
     timeout: Annotated[str | None, Parameter(help="Time limit of each run.")] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Let a program answer the peers of a session, on any node, without this command."""
+    """Let a program or an agent answer the peers of a session, on any node, without this
+    command."""
     fields = {
-        "code": _text_of(handler),
-        "language": Language.TYPESCRIPT if handler.suffix == ".ts" else Language.PYTHON,
+        **_responder_of(handler, agent),
         "description": description,
         "mode": _MODES[mode],
         "idle_ms": parse_duration_ms(idle),
@@ -211,6 +216,16 @@ def serve(
     view = _with_client(options, lambda client: client.serve_peers(session, responder))
     _print_responder(options, f"{session} serves its peers", view)
     return 0
+
+
+def _responder_of(handler: Path | None, agent: str | None) -> dict[str, Any]:
+    """What answers: exactly one of the two."""
+    if (handler is None) == (agent is None):
+        raise Refused("INVALID_ARGUMENT", "give exactly one of --handler FILE and --agent NAME")
+    if handler is None:
+        return {"agent": agent}
+    language = Language.TYPESCRIPT if handler.suffix == ".ts" else Language.PYTHON
+    return {"code": _text_of(handler), "language": language}
 
 
 @app.command
