@@ -18,6 +18,7 @@ from rookery.actors.execution.agents.model_port import (
 )
 from rookery.actors.execution.agents.models import KnownModel, Models
 from rookery.actors.execution.agents.scripted_model import ScriptedAnswer, ScriptedModel
+from rookery.actors.hooks import NodeHooks, stop_run
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.errors import Refused
@@ -30,6 +31,7 @@ from tests.agents.test_model_replays import replay
 from tests.agents.test_model_retries import PATIENCE_S
 from tests.execution.scripted_driver import SESSION
 from tests.execution.test_scripted_driver import settle_calls
+from tests.hooks.hook_worlds import quick_hook
 
 BUSY = ModelFailure("busy", kind=LlmFailureKind.NETWORK_TIMEOUT)
 
@@ -155,6 +157,16 @@ def test_a_run_that_waits_for_a_job_is_cancelled_and_another_follows():
         (failed,) = world.model_facts(model.Failed)
         assert failed.code == "CANCELLED"
         check_lawful(world)
+
+
+def test_hooks_judge_an_answer_that_a_job_brings():
+    hook = quick_hook("after_model_call", lambda _: stop_run("secret", "no"), "stop_run")
+    with JobWorld(says("done")) as world:
+        world.node_hooks = NodeHooks((hook,))
+        world.begin()
+        assert "HOOK_DENIED" in str(finish(world)) + str(world.recorded())
+        assert len(world.posts) == 1
+        assert len(world.model_facts(model.Answered)) == 1
 
 
 def test_only_a_provider_that_has_jobs_is_configured_so(tmp_path: Path):
