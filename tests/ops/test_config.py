@@ -226,7 +226,9 @@ def test_every_key_can_be_set_in_a_file_by_the_name_it_is_shown_with(tmp_path):
     assert found.config == Config()
     unset = {setting.key for setting in found.settings if setting.origin == "default"}
     approvals = {"callback_port", "escalate_after_ms", "escalate_to"}
-    budgets = {"budgets.session_cost", "budgets.session_tokens"}
+    budgets = {
+        f"budgets.{whose}_{of}" for whose in ("session", "realm") for of in ("cost", "tokens")
+    }
     assert unset == {"metrics.port", *budgets, *(f"approvals.{name}" for name in approvals)}
 
 
