@@ -146,6 +146,22 @@ WRONG = {
         session=NOT_THERE,
         words=("sessions", "destroy", NOT_THERE),
     ),
+    "an undo in a session that is not there": Wrong(
+        "SESSION_NOT_FOUND",
+        {},
+        "rookery sessions list",
+        verb="undo",
+        session=NOT_THERE,
+        words=("sessions", "undo", NOT_THERE),
+    ),
+    "the conversation of a session that is not there": Wrong(
+        "SESSION_NOT_FOUND",
+        {},
+        "rookery sessions list",
+        verb="conversation",
+        session=NOT_THERE,
+        words=("sessions", "context", NOT_THERE),
+    ),
 }
 PATIENCE_S = 45.0
 EXITS = {"INVALID_ARGUMENT": 2, "UNKNOWN_FIELD": 2, "SESSION_NOT_FOUND": 4}
@@ -236,6 +252,10 @@ def of_client(client: SyncClient, wrong: Wrong) -> Any:
             return client.create(wrong.session, **wrong.body)
         case "limits":
             return client.set_limits(wrong.session, **wrong.body)
+        case "undo":
+            return client.undo(wrong.session)
+        case "conversation":
+            return client.conversation(wrong.session)
     return client.destroy(wrong.session)
 
 
