@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -293,8 +294,10 @@ async def _no_call(_: ProgramCall) -> None:
 
 
 async def _no_actor(family: str, key: str, body: object, answer: type[T]) -> T:
-    del family, key, body, answer
-    raise AssertionError("a replay follows no baseline")
+    """A replay follows no baseline, and its budgets hold nothing of children: what a run asked is
+    on record."""
+    del family, key, body
+    return msgspec.convert({"run_id": ""}, answer)
 
 
 # --- recorded answers -----------------------------------------------------------------------------
