@@ -207,8 +207,9 @@ class EffectRunner:
         self._metrics.effect(type(effect).__name__, outcome, perf_counter() - began_s)
 
     async def _run(self, key: str, effect: Effect, hold: WatermarkHold) -> None:
-        """Run one effect. Outages are retried; any other failure is a bug and left to the next
-        owner."""
+        """Run one effect. Outages are retried, a conflict the first time at once: the state that it
+        began with was decided again. Any other failure is a bug and left to the next owner."""
+        has_conflicted = False
         while self._acts_for(key):
             began_s, outcome = perf_counter(), "cancelled"
             try:
@@ -217,7 +218,10 @@ class EffectRunner:
                 self._metrics.effect(type(effect).__name__, outcome, perf_counter() - began_s)
             if outcome in ("failed", "not_executable"):
                 return
-            if outcome != "retried":
+            if outcome == "conflicted" and not has_conflicted:
+                has_conflicted = True
+                continue
+            if outcome not in ("retried", "conflicted"):
                 break
             await asyncio.sleep(RETRY_S)
         hold.release()  # It is done, or the key's next owner finds it by the watermark.
@@ -238,5 +242,5 @@ class EffectRunner:
                 log.exception("effect failed", extra={"key": effect.key})
                 return "failed"
             log.info("effect failed, retrying", extra={"key": effect.key, "code": error.code})
-            return "retried"
+            return "conflicted" if error.code == "CONFLICT" else "retried"
         return "done"

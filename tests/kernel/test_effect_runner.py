@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rookery.actors.kernel.effect_runner import RETRY_S
 from rookery.actors.kernel.runtime import recovery
 from rookery.bus.subjects import partition_of
 from rookery.schemas.errors import Failed
@@ -236,6 +237,22 @@ def test_an_effect_is_retried_after_an_outage(world: World):
     node = world.start(performer=ring)
     world.request("add", amount=10)
     world.until(lambda: tries == [10, 10, 10])
+    assert node.stop()
+
+
+def test_a_conflict_is_retried_at_once_and_another_one_later(world: World):
+    tries: list[float] = []
+
+    async def ring(effect: Ring) -> None:
+        tries.append(asyncio.get_running_loop().time())
+        if len(tries) < 3:
+            raise Failed("CONFLICT", "the start was decided again")
+
+    node = world.start(performer=ring)
+    world.request("add", amount=10)
+    world.until(lambda: len(tries) == 3)
+    first, second, third = tries
+    assert (second - first, third - second) == pytest.approx((0, RETRY_S))
     assert node.stop()
 
 
