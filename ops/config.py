@@ -188,7 +188,7 @@ class PeersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Offer ``send_request``, ``receive`` and the other tools of peers to programs."""
     networks: tuple[str, ...] = ()
     """Of A2A agents, also without TLS, as ``10.1.0.0/16``. Others are at public addresses."""
-    agents: tuple[Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")], ...] = ()
+    published: tuple[Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")], ...] = ()
     """Sessions that clients of the Synadia agent protocol discover and prompt."""
 
 

@@ -380,7 +380,7 @@ class Node:
         }
         if self._runs is not None:
             tasks |= self._runs.background_tasks
-            if published := self._config.peers.agents:
+            if published := self._config.peers.published:
                 tasks["agents"] = partial(self._serve_agents, bus, published)
         return tasks
 

@@ -43,7 +43,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     folder = tmp_path_factory.mktemp("agents")
     with EmbeddedServer(folder / "store", admin=True) as server:
         realm = PeerRealm(server, "West", folder / "west")
-        options = [word for session in HANDLERS for word in ("--agents", session)]
+        options = [word for session in HANDLERS for word in ("--publish", session)]
         with realm.node(*options):
             realm.card()
             asyncio.run(_serve(realm))

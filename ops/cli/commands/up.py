@@ -52,7 +52,7 @@ def up(
     mesh_link: Annotated[
         str | None, Parameter(help="File of `peers link`: joins the server to other realms'.")
     ] = None,
-    agents: Annotated[
+    publish: Annotated[
         list[str] | None,
         Parameter(
             help="Session to publish by the Synadia agent protocol; may be repeated.", negative=""
@@ -72,7 +72,7 @@ def up(
         "node.processes": processes,
         "node.driver": driver,
         "mesh.link_file": mesh_link,
-        "peers.agents": agents,
+        "peers.published": publish,
         "log.level": log_level,
         "log.format": log_format,
     }
