@@ -213,6 +213,8 @@ def test_agents_are_at_public_addresses_and_in_named_networks_only(
             "No such file",
         ),
         (("CARD", "--a2a", "https://127.0.0.1:1"), "INVALID_ARGUMENT", "give a card"),
+        (("CARD", "--card-key", "nofile"), "INVALID_ARGUMENT", "for --a2a"),
+        (("CARD", "--lease", "weather"), "INVALID_ARGUMENT", "for --a2a"),
     ],
 )
 def test_what_cannot_be_accepted_is_said_at_once(

@@ -3,10 +3,12 @@ an agent of A2A by its agent card, which is fetched and checked."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Final
 
 import msgspec
+from cyclopts import Parameter
 from msgspec import UNSET
 
 from rookery.actors.peers.agents import AgentClient, accept_card
@@ -20,6 +22,8 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.peers.roster import Enrolment, Pairing, PeerKind
 
 __all__ = [
+    "NO_AGENT",
+    "PLAIN_TERMS",
     "NamedAgent",
     "PeerTerms",
     "pairing_of_agent",
@@ -29,14 +33,23 @@ __all__ = [
 ]
 
 
-class PeerTerms(NamedTuple):
-    """What a peer is trusted with, as typed."""
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PeerTerms:
+    """What a peer is trusted with."""
 
-    intents: str
-    sessions: str
-    expires: str | None
-    manual_rotation: bool
-    approval: ApprovalMode | None
+    intents: Annotated[str, Parameter(help="What it may request: 'review,ask'.")] = "*"
+    sessions: Annotated[str, Parameter(help="Which sessions it may address: 'coder*'.")] = "*"
+    expires: Annotated[
+        str | None, Parameter(help="It is not trusted after this time: 12h or 90d.")
+    ] = None
+    manual_rotation: Annotated[
+        bool, Parameter(help="Its next key needs an approver's signature, too.", negative="")
+    ] = False
+    approval: Annotated[
+        ApprovalMode | None,
+        Parameter(help="What a program needs to send to it; default: manual."),
+    ] = None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -48,6 +61,33 @@ class PeerTerms(NamedTuple):
             "manual_rotation": self.manual_rotation,
             "approval": UNSET if self.approval is None else self.approval,
         }
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class NamedAgent:
+    """An agent of A2A, instead of a realm or a client."""
+
+    a2a: Annotated[
+        str | None,
+        Parameter(help="Instead of a card: the URL of an agent of A2A, or of its agent card."),
+    ] = None
+    card_key: Annotated[
+        Path | None,
+        Parameter(help="With --a2a: the key that must have signed its card, as JWK or PEM."),
+    ] = None
+    lease: Annotated[
+        str | None, Parameter(help="With --a2a: the binding whose credential the agent gets.")
+    ] = None
+
+    def check(self) -> None:
+        """Refuse what only an agent has, if there is none."""
+        if self.a2a is None and (self.card_key is not None or self.lease is not None):
+            raise Refused("INVALID_ARGUMENT", "--card-key and --lease are for --a2a URL")
+
+
+NO_AGENT: Final = NamedAgent()
+PLAIN_TERMS: Final = PeerTerms()
 
 
 def pairing_of_card(
@@ -70,31 +110,22 @@ def pairing_of_client(file: Path, alias: str | None, terms: PeerTerms) -> Pairin
     return _pairing(fields | terms.fields)
 
 
-class NamedAgent(NamedTuple):
-    """An agent of A2A, as typed."""
-
-    url: str
-    alias: str | None
-    card_key: Path | None
-    lease: str | None
-
-
-async def pairing_of_agent(named: NamedAgent, terms: PeerTerms, options: Options) -> Pairing:
+async def pairing_of_agent(
+    url: str, agent: NamedAgent, alias: str | None, terms: PeerTerms, options: Options
+) -> Pairing:
     """Fetch the agent's card, and check it."""
-    if named.alias is None:
+    if alias is None:
         raise Refused("INVALID_ARGUMENT", "an agent needs a name", hint="--as NAME")
-    key = "" if named.card_key is None else read_json_key_file(named.card_key)
+    key = "" if agent.card_key is None else read_json_key_file(agent.card_key)
     client = AgentClient(options.load().config.peers.networks)
-    accepted = await accept_card(
-        client, named.url, named.alias, card_key=key, lease=named.lease or ""
-    )
+    accepted = await accept_card(client, url, alias, card_key=key, lease=agent.lease or "")
     if accepted.warning:
         print_stderr(f"warning: {accepted.warning}")
     fields = {
-        "alias": named.alias,
+        "alias": alias,
         "kind": PeerKind.AGENT,
         "key": accepted.key,
-        "names": [named.alias],
+        "names": [alias],
         "agent": msgspec.to_builtins(accepted.agent),
     }
     return _pairing(fields | terms.fields)

@@ -23,6 +23,8 @@ from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open
 from rookery.ops.cli.arguments import read_signer
 from rookery.ops.cli.commands.approvers import approver_report
 from rookery.ops.cli.commands.peers.pairings import (
+    NO_AGENT,
+    PLAIN_TERMS,
     NamedAgent,
     PeerTerms,
     pairing_of_agent,
@@ -34,7 +36,6 @@ from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.ops.peers import delete_former_secrets, next_enrolment
-from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.errors import Refused
 from rookery.schemas.peers.roster import (
     REALM_NAME,
@@ -128,29 +129,8 @@ def accept(
         Path | None,
         Parameter(help="Instead of a card: the public key of a client that signs by itself."),
     ] = None,
-    a2a: Annotated[
-        str | None,
-        Parameter(help="Instead of a card: the URL of an agent of A2A, or of its agent card."),
-    ] = None,
-    card_key: Annotated[
-        Path | None,
-        Parameter(help="With --a2a: the key that must have signed its card, as JWK or PEM."),
-    ] = None,
-    lease: Annotated[
-        str | None, Parameter(help="With --a2a: the binding whose credential the agent gets.")
-    ] = None,
-    intents: Annotated[str, Parameter(help="What it may request: 'review,ask'.")] = "*",
-    sessions: Annotated[str, Parameter(help="Which sessions it may address: 'coder*'.")] = "*",
-    expires: Annotated[
-        str | None, Parameter(help="It is not trusted after this time: 12h or 90d.")
-    ] = None,
-    manual_rotation: Annotated[
-        bool, Parameter(help="Its next key needs an approver's signature, too.", negative="")
-    ] = False,
-    approval: Annotated[
-        ApprovalMode | None,
-        Parameter(help="What a program needs to send to it; default: manual."),
-    ] = None,
+    agent: NamedAgent = NO_AGENT,
+    terms: PeerTerms = PLAIN_TERMS,
     overlap: Overlap = "7d",
     key: Key = None,
     options: Options = NO_OPTIONS,
@@ -161,20 +141,17 @@ def accept(
     An agent's card is fetched once. It may change as long as the key signs it that signs it now; a
     card without a signature may not. Sessions call the agent NAME alone, as --as says.
     """
-    if [line, public_key, a2a].count(None) != 2:
+    if [line, public_key, agent.a2a].count(None) != 2:
         raise Refused("INVALID_ARGUMENT", "give a card, --public-key FILE, or --a2a URL")
-    terms = PeerTerms(
-        intents, sessions, expires, manual_rotation=manual_rotation, approval=approval
-    )
+    agent.check()
     enrolment: Enrolment | None = None
     if line is not None:
         pairing, enrolment = pairing_of_card(PeerCard.read(_card_line(line)), alias, terms)
     elif public_key is not None:
         pairing = pairing_of_client(public_key, alias, terms)
     else:
-        assert a2a is not None
-        named = NamedAgent(a2a, alias, card_key, lease)
-        pairing = asyncio.run(pairing_of_agent(named, terms, options))
+        assert agent.a2a is not None
+        pairing = asyncio.run(pairing_of_agent(agent.a2a, agent, alias, terms, options))
     change = asyncio.run(_accept(options, key, pairing, enrolment, time_after(overlap)))
     if options.json:
         words = fingerprint(pairing.key)
