@@ -77,8 +77,7 @@ class TrajectoryFold:
 
     def trajectory(self, view: RunView, version: str) -> Trajectory:
         """The document; ``version``: of Rookery."""
-        if self._attempts:
-            self._add_attempts(self._say("agent", "", self._attempts[-1]["at_ms"]))
+        self._close_attempts()
         return Trajectory(
             schema_version=ATIF_VERSION,
             session_id=view.session_id,
@@ -154,6 +153,7 @@ class TrajectoryFold:
 
     async def _end(self, fact: TurnEnd) -> None:
         """The result of a program is its agent's last word; that of a model is on record."""
+        self._close_attempts()
         result = fact.result
         if fact.result_blob is not UNSET:
             result = msgspec.json.decode(await self._read_blob(fact.result_blob), type=RunResult)
@@ -194,6 +194,11 @@ class TrajectoryFold:
             step.llm_call_count = len(self._attempts)
             step.extra = {"attempts": self._attempts}
         self._attempts = []
+
+    def _close_attempts(self) -> None:
+        """A step for attempts that led to no answer."""
+        if self._attempts:
+            self._add_attempts(self._say("agent", "", self._attempts[-1]["at_ms"]))
 
     def _final_metrics(self) -> FinalMetrics:
         totals = FinalMetrics(total_steps=len(self._steps))

@@ -107,7 +107,10 @@ def test_a_run_that_waits_has_one_and_says_for_what(exporting: Serving):
 
 def test_a_failed_question_is_in_the_trajectory(exporting: Serving):
     found = export(exporting, run(exporting, "fails", "--prompt", "How long is it?"))
-    last = [step for step in found.steps if step.source == "agent"][-1]
+    times = [step.timestamp for step in found.steps]
+    assert times == sorted(times)
+    *_, last, end = found.steps
+    assert (last.source, end.source) == ("agent", "system")
     assert last.llm_call_count == len(last.extra["attempts"]) >= 1
     assert found.extra["error"]["message"]
 
