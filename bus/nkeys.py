@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from base64 import b32decode, b32encode, urlsafe_b64encode
+from base64 import b32decode, b32encode
 from binascii import Error as Base32Error
 from binascii import crc_hqx
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from Crypto.Signature import eddsa
 
 from rookery.bus.roles import Permissions
 from rookery.schemas.codec import encode_json
+from rookery.schemas.digest import encode_base64url
 from rookery.schemas.errors import Refused
 
 __all__ = [
@@ -229,9 +230,5 @@ def _signed(
     }
     digest = SHA512.new(encode_json(claims), truncate="256").digest()
     claims["jti"] = b32encode(digest).decode().rstrip("=")
-    signed = f"{_base64(encode_json(_HEADER))}.{_base64(encode_json(claims))}"
-    return f"{signed}.{_base64(issuer.sign(signed.encode()))}"
-
-
-def _base64(data: bytes) -> str:
-    return urlsafe_b64encode(data).decode().rstrip("=")
+    signed = f"{encode_base64url(encode_json(_HEADER))}.{encode_base64url(encode_json(claims))}"
+    return f"{signed}.{encode_base64url(issuer.sign(signed.encode()))}"

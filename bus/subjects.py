@@ -13,10 +13,10 @@ read. Most streams store under subjects without it, so messages and their reader
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64encode
 from functools import lru_cache
 
 from rookery.bus.ports import PARTITIONS, Filter
+from rookery.schemas.digest import encode_base64url
 from rookery.schemas.envelope import FOREIGN_FAMILY, HELD_BY, EntityId
 from rookery.schemas.errors import Refused
 
@@ -72,7 +72,7 @@ def agents_token(text: str) -> str:
     """``text`` as a token of the Synadia agent protocol, whose clients expect these characters."""
     if _AGENTS_TOKEN.match(text):
         return text
-    return urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+    return encode_base64url(text.encode())
 
 
 @lru_cache(maxsize=65_536)

@@ -1,4 +1,4 @@
-"""Canonical JSON, and SHA3-256 digests of it.
+"""Canonical JSON, SHA3-256 digests of it, and bytes as base64url.
 
 hashlib is used, not pycryptodome: four times faster at the sizes of a fact (1.2 against 4.8 us).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import sha3_256
 
 import msgspec
@@ -14,7 +15,16 @@ import msgspec
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import encode_typed_text
 
-__all__ = ["ZERO_CHAIN", "ChainCursor", "canonical_json", "chain", "digest_bytes", "digest_json"]
+__all__ = [
+    "ZERO_CHAIN",
+    "ChainCursor",
+    "canonical_json",
+    "chain",
+    "decode_base64url",
+    "digest_bytes",
+    "digest_json",
+    "encode_base64url",
+]
 
 ZERO_CHAIN = ""
 """The chain digest before an entity's first message."""
@@ -35,6 +45,16 @@ def canonical_json(value: object) -> bytes:
     if b"null" in text:
         _refuse_non_finite(value)  # After encoding, which refuses values that contain themselves.
     return text
+
+
+def encode_base64url(data: bytes) -> str:
+    """Bytes as base64url, without padding."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decode_base64url(text: str) -> bytes:
+    """The reverse; ``ValueError`` for text of another length. Other characters are skipped."""
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def digest_bytes(data: bytes) -> str:

@@ -6,7 +6,6 @@ bring one. The algorithm follows from the key, never from the header alone.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,12 +15,10 @@ from Crypto.PublicKey import ECC
 from Crypto.Signature import DSS
 
 from rookery.actors.keys.ed25519 import is_sound_key, read_public_key, verify_once
-from rookery.schemas.digest import canonical_json
+from rookery.schemas.digest import canonical_json, decode_base64url, encode_base64url
 from rookery.schemas.errors import Refused
 
 __all__ = [
-    "decode_base64",
-    "encode_base64",
     "json_key_of",
     "key_of_file",
     "verify_json_signature",
@@ -32,15 +29,6 @@ _ED25519: Final = ("OKP", "Ed25519")
 _P256: Final = ("EC", "P-256")
 _MEMBERS: Final = {_ED25519: ("kty", "crv", "x"), _P256: ("kty", "crv", "x", "y")}
 _ALGORITHMS: Final = {_ED25519: ("EdDSA", "Ed25519"), _P256: ("ES256",)}
-
-
-def encode_base64(body: bytes) -> str:
-    return urlsafe_b64encode(body).rstrip(b"=").decode()
-
-
-def decode_base64(text: str) -> bytes:
-    """``ValueError`` for another text."""
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def json_key_of(found: Any) -> str:
@@ -66,10 +54,10 @@ def key_of_file(text: str) -> str:
         point = ECC.import_key(text)
         if point.curve == "NIST P-256":
             x, y = (int(one).to_bytes(32, "big") for one in point.pointQ.xy)
-            found = {"kty": "EC", "crv": "P-256", "x": encode_base64(x), "y": encode_base64(y)}
-            return json_key_of(found)
+            encoded = {"x": encode_base64url(x), "y": encode_base64url(y)}
+            return json_key_of({"kty": "EC", "crv": "P-256", **encoded})
     x = bytes.fromhex(read_public_key(text))
-    return json_key_of({"kty": "OKP", "crv": "Ed25519", "x": encode_base64(x)})
+    return json_key_of({"kty": "OKP", "crv": "Ed25519", "x": encode_base64url(x)})
 
 
 def verify_json_signature(payload: bytes, protected: str, signature: str, key: str) -> bool:
@@ -78,14 +66,14 @@ def verify_json_signature(payload: bytes, protected: str, signature: str, key: s
     try:
         members = msgspec.json.decode(key)
         kind = (members["kty"], members["crv"])
-        header = msgspec.json.decode(decode_base64(protected))
+        header = msgspec.json.decode(decode_base64url(protected))
         if header.get("alg") not in _ALGORITHMS[kind] or header.get("crit"):
             return False
-        signed = f"{protected}.{encode_base64(payload)}".encode()
-        raw, x = decode_base64(signature), decode_base64(members["x"])
+        signed = f"{protected}.{encode_base64url(payload)}".encode()
+        raw, x = decode_base64url(signature), decode_base64url(members["x"])
         if kind == _ED25519:
             return is_sound_key(x.hex()) and verify_once(signed, raw.hex(), x.hex())
-        y = decode_base64(members["y"])
+        y = decode_base64url(members["y"])
         point = ECC.construct(
             curve="P-256", point_x=int.from_bytes(x, "big"), point_y=int.from_bytes(y, "big")
         )

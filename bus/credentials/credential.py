@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,7 +14,7 @@ from rookery.bus.clock import entropy
 from rookery.bus.nkeys import KEY_BYTES, NKey, NKeyKind, verify_nkey
 from rookery.bus.roles import PRIVACY_MAX, PRIVACY_MAX_UNPROVEN, Role, inbox_of
 from rookery.bus.server_access import NO_ACCESS, ServerAccess
-from rookery.schemas.digest import canonical_json
+from rookery.schemas.digest import canonical_json, decode_base64url, encode_base64url
 from rookery.schemas.errors import Refused
 from rookery.schemas.seed.refs import PrivacyClass
 
@@ -185,11 +184,11 @@ def identity_header(credential: Credential, nonce: bytes) -> str:
         (
             credential.name,
             credential.role.value,
-            _text(credential.surface.encode()),
+            encode_base64url(credential.surface.encode()),
             credential.key.public,
-            _text(bytes.fromhex(credential.certificate)),
-            _text(nonce),
-            _text(credential.key.sign(signed)),
+            encode_base64url(bytes.fromhex(credential.certificate)),
+            encode_base64url(nonce),
+            encode_base64url(credential.key.sign(signed)),
         )
     )
 
@@ -232,7 +231,7 @@ class IdentityVerifier:
         name, role, *encoded = parts
         try:
             key = encoded.pop(1)
-            surface, certificate, nonce, signature = map(_bytes, encoded)
+            surface, certificate, nonce, signature = map(decode_base64url, encoded)
             if not is_certified(
                 self._issuer,
                 certificate,
@@ -252,11 +251,3 @@ class IdentityVerifier:
 
 def _signed_bytes(realm: str, name: str, nonce: bytes) -> bytes:
     return canonical_json([_HEADER_DOMAIN, realm, name, nonce.hex()])
-
-
-def _text(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _bytes(text: str) -> bytes:
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -7,7 +7,6 @@ Logins by people end in a refresh token, which their provider uses from then on.
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from typing import Final, TypeGuard, TypeVar
 
@@ -41,6 +40,7 @@ from rookery.actors.leases.providers.static_provider import (
     unavailable_outcome,
 )
 from rookery.actors.leases.providers.token_server import ServerReply, TokenServer, reply_outcome
+from rookery.schemas.digest import encode_base64url
 from rookery.schemas.protection.bindings import (
     AuthorizationCodeSettings,
     ClientCredentialsSettings,
@@ -224,7 +224,7 @@ class _AuthorizationCodeProvider(_LoginGrant):
         return await self._grants.request(client, form, settings, now=now, repeatable=False)
 
     def _nonce(self) -> str:
-        return urlsafe_b64encode(self._entropy(NONCE_BYTES)).rstrip(b"=").decode()
+        return encode_base64url(self._entropy(NONCE_BYTES))
 
 
 class _DeviceReply(msgspec.Struct):

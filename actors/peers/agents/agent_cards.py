@@ -7,14 +7,12 @@ other is pinned by its digest, and counts no more once it has changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha3_256
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from rookery.actors.keys.json_signatures import (
-    decode_base64,
     json_key_of,
     verify_json_signature,
     without_empty,
@@ -27,7 +25,7 @@ from rookery.actors.peers.agents.agent_client import (
     request_to,
 )
 from rookery.actors.peers.terminal import PeerResponseTerminalSource
-from rookery.schemas.digest import canonical_json, digest_json
+from rookery.schemas.digest import canonical_json, decode_base64url, digest_bytes, digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.peers.gateways import REPEATS_EXTENSION
 from rookery.schemas.peers.roster import Pairing, RemoteAgent
@@ -111,7 +109,7 @@ def card_url_of(url: str) -> str:
 
 def agent_key(card_url: str) -> str:
     """What identifies the agent in place of a key of its own."""
-    return sha3_256(f"{_KEY_DOMAIN}\n{card_url}".encode()).hexdigest()
+    return digest_bytes(f"{_KEY_DOMAIN}\n{card_url}".encode())
 
 
 def read_card(found: Any, address: str) -> RemoteCard:
@@ -174,7 +172,7 @@ async def _named_key(client: AgentClient, card: RemoteCard, card_url: str) -> st
     """The key that a signature names, if the card's own server has it."""
     for one in card.signatures:
         try:
-            header = msgspec.json.decode(decode_base64(one["protected"]))
+            header = msgspec.json.decode(decode_base64url(one["protected"]))
             keys_url, key_id = str(header.get("jku", "")), header.get("kid")
             is_own = _origin(keys_url) == _origin(card_url)
         except (ValueError, AttributeError, msgspec.DecodeError, Refused):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -101,7 +100,7 @@ class AgentClient:
         try:
             self._transport.check(request.target)
             async with asyncio.timeout(ANSWER_S):
-                return await run_on_own_thread(partial(exchange.run))
+                return await run_on_own_thread(exchange.run)
         except TimeoutError:
             exchange.abort()
             text = f"{request.target.authority} did not answer in {ANSWER_S:g} s"

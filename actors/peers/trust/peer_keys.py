@@ -8,7 +8,6 @@ vouches for its sessions: another realm that has paired with it needs no other k
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha3_256
@@ -19,7 +18,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from rookery.actors.keys.ed25519 import SigningKey, derive_seed, is_sound_key, is_valid_signature
-from rookery.schemas.digest import canonical_json
+from rookery.schemas.digest import canonical_json, decode_base64url, encode_base64url
 from rookery.schemas.errors import Refused
 from rookery.schemas.peers.gateways import CardSignature, SignCard
 from rookery.schemas.peers.roster import REALM_NAME, Enrolment, PublicKey
@@ -124,11 +123,11 @@ class RealmKeys:
         header = {"alg": "EdDSA", "kid": key.key_id, "typ": "JOSE"}
         if query.keys_url:
             header["jku"] = query.keys_url
-        protected = _encode(canonical_json(header))
-        signed = f"{protected}.{_encode(canonical_json(query.card))}"
+        protected = encode_base64url(canonical_json(header))
+        signed = f"{protected}.{encode_base64url(canonical_json(query.card))}"
         return CardSignature(
             protected=protected,
-            signature=_encode(bytes.fromhex(key.sign_bytes(signed.encode()))),
+            signature=encode_base64url(bytes.fromhex(key.sign_bytes(signed.encode()))),
             key=key.public_key,
             key_id=key.key_id,
         )
@@ -181,7 +180,7 @@ class SignedVouch(NamedTuple):
 def sign_vouch(vouch: Vouch, realm_key: SigningKey) -> str:
     """The vouch as it travels."""
     body = canonical_json(vouch)
-    return f"{_encode(body)}.{realm_key.sign_bytes(_VOUCH_DOMAIN + body)}"
+    return f"{encode_base64url(body)}.{realm_key.sign_bytes(_VOUCH_DOMAIN + body)}"
 
 
 _decode_vouch = msgspec.json.Decoder(Vouch).decode
@@ -193,14 +192,11 @@ def read_vouch(text: str) -> SignedVouch | None:
     if not dot or len(text) > _VOUCH_BYTES_MAX or not _SIGNATURE.fullmatch(signature):
         return None
     try:
-        body = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+        body = decode_base64url(encoded)
         vouch = _decode_vouch(body)
     except (ValueError, msgspec.MsgspecError):
         return None
-    if vouch.v != 1 or _encode(body) != encoded:  # The decoder skips what it does not know.
+    # The decoder skips what it does not know.
+    if vouch.v != 1 or encode_base64url(body) != encoded:
         return None
     return SignedVouch(vouch, _VOUCH_DOMAIN + body, signature)
-
-
-def _encode(body: bytes) -> str:
-    return urlsafe_b64encode(body).rstrip(b"=").decode()
